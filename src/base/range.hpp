@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace tessera {
+
+/// Half-open range [begin, end) of indices.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  constexpr std::int64_t size() const { return end - begin; }
+  constexpr bool empty() const { return begin >= end; }
+  constexpr bool overlaps(Range o) const { return begin < o.end && o.begin < end; }
+  constexpr bool covers(Range o) const { return begin <= o.begin && o.end <= end; }
+  bool operator==(const Range&) const = default;
+};
+
+}  // namespace tessera
