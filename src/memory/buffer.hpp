@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owning memory and the budget it is taken from. Every large allocation of a run goes through one
+// Budget, so that the high-water mark in the report is a count and not an estimate.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "memory/tensor_ref.hpp"
+
+namespace tessera {
+
+/// Bytes in use, the most that were in use at one time, and a limit (0 = none).
+class Budget {
+ public:
+  explicit Budget(std::int64_t limit_bytes = 0) : limit_(limit_bytes) {}
+  /// Error(environment) naming label, size, use and limit if the limit would be passed.
+  void take(std::int64_t bytes, const std::string& label);
+  void give(std::int64_t bytes);
+  std::int64_t in_use() const { return in_use_; }
+  std::int64_t peak() const { return peak_; }
+  std::int64_t limit() const { return limit_; }
+  void reset_peak() { peak_ = in_use_; }
+
+ private:
+  std::int64_t limit_ = 0, in_use_ = 0, peak_ = 0;
+};
+
+/// Zero-filled host memory, 64-byte aligned, move-only. The budget must outlive it.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Budget& budget, std::int64_t bytes, const std::string& label);
+  Buffer(Buffer&&) noexcept;
+  Buffer& operator=(Buffer&&) noexcept;
+  ~Buffer();
+
+  void* data() const { return data_.get(); }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* p) const;
+  };
+  std::unique_ptr<void, Free> data_;
+  std::int64_t bytes_ = 0;
+  Budget* budget_ = nullptr;
+};
+
+/// A buffer with the dense tensor that lives in it.
+struct Tensor {
+  Buffer buffer;
+  TensorRef ref;
+};
+Tensor make_tensor(Budget& budget, DType dtype, std::array<std::int64_t, 3> shape,
+                   const std::string& label);
+
+}  // namespace tessera
