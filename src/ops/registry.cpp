@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Choice of an implementation for a call: a pinned backend, else the highest priority that is not
+// denied and supports the call. Refusals say everything that is needed to see why.
+#include "ops/registry.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "ops/signature.hpp"
+
+namespace tessera::ops {
+namespace {
+
+std::string describe(const TensorRef& t) {
+  return fmt::format("{}[{},{},{}]", name_of(t.dtype), t.shape[0], t.shape[1], t.shape[2]);
+}
+
+std::string describe(const Call& call) {
+  std::string text(call.name);
+  text += '(';
+  for (std::size_t i = 0; i < call.args.size(); ++i) {
+    text += (i ? ", " : "") + describe(call.args[i]);
+  }
+  return text + ')';
+}
+
+}  // namespace
+
+void Registry::add(Implementation implementation) {
+  const auto lower = [](const Implementation& a, const Implementation& b) {
+    return a.priority > b.priority;
+  };
+  const auto at =
+      std::upper_bound(implementations_.begin(), implementations_.end(), implementation, lower);
+  implementations_.insert(at, std::move(implementation));
+}
+
+void Registry::pin(const std::string& op, const std::string& backend) {
+  const bool known = std::any_of(implementations_.begin(), implementations_.end(),
+                                 [&](const auto& i) { return i.op == op && i.backend == backend; });
+  if (!known) {
+    throw Error(Exit::usage, fmt::format("operator {} has no backend {}", op, backend),
+                "tessera-info lists the operators and their backends");
+  }
+  std::erase_if(pins_, [&](const auto& p) { return p.first == op; });
+  pins_.emplace_back(op, backend);
+}
+
+void Registry::deny(const std::string& backend) { denied_.push_back(backend); }
+
+const Implementation& Registry::choose(const Call& call) const {
+  const auto pin =
+      std::find_if(pins_.begin(), pins_.end(), [&](const auto& p) { return p.first == call.name; });
+  std::string asked;
+  for (const Implementation& i : implementations_) {
+    if (i.op != call.name) continue;
+    const char* refusal = "does not support this call";
+    if (std::find(denied_.begin(), denied_.end(), i.backend) != denied_.end()) {
+      refusal = "denied";
+    } else if (pin != pins_.end() && pin->second != i.backend) {
+      refusal = "another backend is pinned";
+    } else if (i.supports(call)) {
+      return i;
+    }
+    asked += fmt::format("{}{} ({})", asked.empty() ? "" : ", ", i.backend, refusal);
+  }
+  std::string message = fmt::format("no backend runs {}; asked: {}", describe(call),
+                                    asked.empty() ? "none, the operator is unknown" : asked);
+  const std::string reason = mismatch(call);
+  if (!reason.empty()) message += "; " + reason;
+  throw Error(Exit::environment, message, "tessera-info lists the operators and their backends");
+}
+
+}  // namespace tessera::ops

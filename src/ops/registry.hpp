@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operator registry: operator name -> implementations of several backends. A backend adds its
+// implementations by one explicit call in the driver's start-up (no static initialisers).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/call.hpp"
+
+namespace tessera::ops {
+
+struct Implementation {
+  std::string op;       ///< "attention.forward"
+  std::string backend;  ///< "reference", "kokkos", "cuda", ...
+  int priority = 0;     ///< the highest one that supports a call is chosen
+  std::function<bool(const Call&)> supports;
+  std::function<void(const Call&)> run;
+};
+
+class Registry {
+ public:
+  void add(Implementation implementation);
+
+  /// From now on `op` runs on `backend` only. Error(usage) if that pair was never added.
+  void pin(const std::string& op, const std::string& backend);
+  /// `backend` is not used for any operator.
+  void deny(const std::string& backend);
+
+  /// The implementation for a call; Error(environment) naming the operator, the dtypes and shapes
+  /// and every backend that was asked, if none supports it.
+  const Implementation& choose(const Call& call) const;
+  void run(const Call& call) const { choose(call).run(call); }
+
+  const std::vector<Implementation>& list() const { return implementations_; }
+
+ private:
+  std::vector<Implementation> implementations_;  // sorted by priority, highest first
+  std::vector<std::pair<std::string, std::string>> pins_;
+  std::vector<std::string> denied_;
+};
+
+}  // namespace tessera::ops

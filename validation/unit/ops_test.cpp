@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operator registry: who is chosen, who is refused, and what the refusal says.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "base/error.hpp"
+#include "ops/registry.hpp"
+#include "ops/signature.hpp"
+
+namespace tessera::ops {
+namespace {
+
+Implementation make(const char* op, const char* backend, int priority, bool able = true) {
+  return {op, backend, priority, [able](const Call&) { return able; }, [](const Call&) {}};
+}
+
+Call zero_call() { return {"tensor.zero", {dense(nullptr, DType::bf16, {2, 3, 4})}, {}, {}}; }
+
+Error refusal(const Registry& r, const Call& call) {
+  try {
+    r.choose(call);
+  } catch (const Error& e) {
+    return e;
+  }
+  return Error(Exit::ok, "chosen");
+}
+
+TEST(ops, highest_priority_that_supports_the_call_is_chosen) {
+  Registry r;
+  r.add(make("tensor.zero", "reference", 0));
+  r.add(make("tensor.zero", "cuda", 20, false));
+  r.add(make("tensor.zero", "kokkos", 10));
+  r.add(make("tensor.copy", "cuda", 30));
+  EXPECT_EQ(r.choose(zero_call()).backend, "kokkos");
+  EXPECT_EQ(r.list().size(), 4u);
+  EXPECT_EQ(r.list().front().priority, 30);
+}
+
+TEST(ops, pinned_backend_wins_over_priority_and_last_pin_counts) {
+  Registry r;
+  r.add(make("tensor.zero", "reference", 0));
+  r.add(make("tensor.zero", "kokkos", 10));
+  r.pin("tensor.zero", "reference");
+  EXPECT_EQ(r.choose(zero_call()).backend, "reference");
+  r.pin("tensor.zero", "kokkos");
+  EXPECT_EQ(r.choose(zero_call()).backend, "kokkos");
+}
+
+TEST(ops, pin_of_an_unknown_pair_is_a_usage_error) {
+  Registry r;
+  r.add(make("tensor.zero", "kokkos", 10));
+  try {
+    r.pin("tensor.zero", "kokos");
+    FAIL() << "a pin that can never hold was accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Exit::usage);
+    EXPECT_NE(e.message().find("kokos"), std::string::npos);
+  }
+}
+
+TEST(ops, denied_backend_is_not_used_for_any_operator) {
+  Registry r;
+  r.add(make("tensor.zero", "reference", 0));
+  r.add(make("tensor.zero", "kokkos", 10));
+  r.deny("kokkos");
+  EXPECT_EQ(r.choose(zero_call()).backend, "reference");
+}
+
+TEST(ops, refusal_names_dtypes_shapes_and_every_backend_asked) {
+  Registry r;
+  r.add(make("tensor.zero", "reference", 0));
+  r.add(make("tensor.zero", "kokkos", 10, false));
+  r.add(make("tensor.zero", "cuda", 20));
+  r.pin("tensor.zero", "kokkos");
+  r.deny("cuda");
+  const Error e = refusal(r, zero_call());
+  EXPECT_EQ(e.code(), Exit::environment);
+  for (const char* part : {"tensor.zero(bf16[2,3,4])", "cuda (denied)", "kokkos (does not support",
+                           "reference (another backend is pinned)"}) {
+    EXPECT_NE(e.message().find(part), std::string::npos) << part << " not in: " << e.message();
+  }
+}
+
+TEST(ops, unknown_operator_is_refused_by_name) {
+  const Error e = refusal(Registry{}, {"attention.fwd", {}, {}, {}});
+  EXPECT_EQ(e.code(), Exit::environment);
+  EXPECT_NE(e.message().find("attention.fwd"), std::string::npos);
+  EXPECT_NE(e.message().find("unknown"), std::string::npos);
+}
+
+TEST(ops, signature_names_the_argument_that_does_not_fit) {
+  const TensorRef q = dense(nullptr, DType::f32, {4, 3, 8}),
+                  k = dense(nullptr, DType::f32, {6, 3, 8});
+  const TensorRef o = q, lse = dense(nullptr, DType::f32, {3, 4, 1});
+  EXPECT_EQ(mismatch({"attention.forward", {q, k, k, o, lse}, {}, {}}), "");
+  const TensorRef short_lse = dense(nullptr, DType::f32, {3, 3, 1});
+  EXPECT_EQ(mismatch({"attention.forward", {q, k, k, o, short_lse}, {}, {}}),
+            "argument 4 is f32[3,3,1], expected f32[3,4,1]");
+  const TensorRef two = dense(nullptr, DType::f32, {6, 2, 8});
+  EXPECT_EQ(mismatch({"attention.forward", {q, two, two, o, lse}, {}, {}}),
+            "query heads are not a multiple of key heads");
+  EXPECT_EQ(mismatch({"attention.forward", {q}, {}, {}}), "1 arguments given, 5 expected");
+}
+
+}  // namespace
+}  // namespace tessera::ops
