@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layouts: every token once, padding where it belongs, zigzag balance (attention brief 2.7, 12.10).
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "attention/context.hpp"
+#include "attention/problem.hpp"
+#include "base/error.hpp"
+
+namespace tessera::attention {
+namespace {
+
+TEST(AttentionLayout, EveryTokenOnce_all_layouts) {
+  for (Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
+    for (int n = 1; n <= 9; ++n)
+      for (std::int64_t batch : {1, 3})
+        for (std::int64_t tokens : {n, n + 1, 2 * n, 26, 2999}) {
+          const std::int64_t size = padded(tokens, padding_multiple(layout, n));
+          std::vector<int> seen(batch * tokens);
+          for (int i = 0; i < n; ++i) {
+            const Rows rows = chunk_rows(layout, n, i, batch, tokens, size);
+            EXPECT_EQ(count(rows), batch * size / n);
+            for (std::int64_t g : expand(rows))
+              if (g >= 0) ++seen.at(static_cast<std::size_t>(g));
+          }
+          for (int s : seen)
+            ASSERT_EQ(s, 1) << name_of(layout) << " n " << n << " tokens " << tokens;
+        }
+}
+
+TEST(AttentionLayout, OB_026_zigzag_keeps_global_positions) {
+  EXPECT_EQ(expand(chunk_rows(Layout::zigzag, 2, 0, 1, 8, 8)),
+            (std::vector<std::int64_t>{0, 1, 6, 7}));
+  EXPECT_EQ(expand(chunk_rows(Layout::zigzag, 2, 1, 1, 8, 8)),
+            (std::vector<std::int64_t>{2, 3, 4, 5}));
+}
+
+TEST(AttentionLayout, OB_003_odd_length_keeps_its_last_token) {
+  std::int64_t valid = 0;
+  for (int i = 0; i < 2; ++i) valid += count_valid(chunk_rows(Layout::zigzag, 2, i, 1, 7, 8));
+  EXPECT_EQ(valid, 7);
+}
+
+TEST(AttentionLayout, OB_001_uneven_length_gives_equal_chunks) {
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(count(chunk_rows(Layout::zigzag, 4, i, 1, 2999, 3000)), 750);
+}
+
+Problem causal_problem(std::int64_t n, Layout layout) {
+  Problem p;
+  p.sequence = p.key_sequence = n;
+  p.query_heads = p.kv_heads = 8;
+  p.layout = layout;
+  p.mask = causal_mask({1, n, n}, false);
+  return p;
+}
+
+TEST(AttentionLayout, ZigzagBalance_every_tile_shape_exact) {
+  for (int n : {2, 3, 4, 6, 8, 9, 12})
+    for (int a = 1; a <= n; ++a) {
+      if (n % a != 0) continue;
+      const int b = n / a;
+      const Context c(causal_problem(16 * n, Layout::zigzag), {SchemeKind::mesh, a, b}, n,
+                      Pass::forward);
+      std::vector<std::int64_t> work(n);
+      for (int g = 0; g < n; ++g)
+        for (int s = 0; s < a; ++s)
+          for (int t = 0; t < b; ++t) work[g] += c.map.area(g / a * a + s, g % a + a * t);
+      for (std::int64_t w : work) EXPECT_EQ(w, work[0]) << a << "x" << b;
+    }
+}
+
+TEST(AttentionLayout, OB_024_OB_025_head_split_depends_on_the_problem_alone) {
+  Problem three = causal_problem(64, Layout::zigzag), twelve = three;
+  three.query_heads = three.kv_heads = 4;
+  twelve.query_heads = twelve.kv_heads = 12;
+  const Scheme ulysses{SchemeKind::ulysses};
+  for (int round = 0; round < 2; ++round) {
+    for (int r = 0; r < 4; ++r)
+      EXPECT_EQ(heads_of(twelve, make_split(twelve, ulysses, 4), r).kv, (Range{3 * r, 3 * r + 3}));
+    for (int r = 0; r < 4; ++r)
+      EXPECT_EQ(heads_of(three, make_split(three, ulysses, 4), r).kv, (Range{r, r + 1}));
+  }
+}
+
+void expect_refusal(const Problem& p, const Scheme& s, int n, const std::string& key) {
+  try {
+    validate(p, s, n);
+    ADD_FAILURE() << "accepted: " << s.text() << " on " << n;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Exit::usage);
+    EXPECT_NE(e.message().find(key), std::string::npos) << e.what();
+    EXPECT_FALSE(e.hint().empty());
+  }
+}
+
+TEST(AttentionLayout, BadShapes_are_refused_by_key) {
+  Problem p = causal_problem(64, Layout::zigzag);
+  expect_refusal(p, {SchemeKind::ulysses}, 16, "query_heads = 8");
+  expect_refusal(p, {SchemeKind::mesh, 3, 2}, 4, "attention.mesh.a = 3");
+  expect_refusal(p, {SchemeKind::double_ring, 0, 0, 3}, 4, "attention.double_ring.inner = 3");
+  expect_refusal(p, {SchemeKind::unified, 0, 0, 0, 3}, 4, "attention.unified.ulysses = 3");
+  p.kv_heads = 3;
+  expect_refusal(p, {SchemeKind::ring}, 4, "attention.kv_heads = 3");
+  p.kv_heads = 8;
+  p.sequence = 3;
+  expect_refusal(p, {SchemeKind::ring}, 4, "attention.sequence = 3");
+}
+
+}  // namespace
+}  // namespace tessera::attention
