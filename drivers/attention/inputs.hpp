@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where Q, K, V, dO, the sink and the arrays of a mask come from: an HDF5 file or a seed.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "attention/session.hpp"
+#include "drivers/attention/deck.hpp"
+#include "io/input.hpp"
+
+namespace tessera::drivers {
+
+class AttentionInputs {
+ public:
+  /// Opens input.file of the deck, if there is one. Error(io) on all ranks. Collective.
+  AttentionInputs(const config::Config& config, const parallel::Communicator& comm);
+
+  /// Arrays under /mask; empty without a file or when the file has none of that name. Collective.
+  MaskArrays mask_arrays();
+
+  /// Checks shapes and types of the datasets that the problem needs; nothing is read. Collective.
+  void check(const attention::Problem& p, bool backward);
+
+  /// Reads or makes rows. Rows that no visible pair touches become 0 whatever the file holds there;
+  /// any other NaN or infinity is Error(numerical) with its index.
+  attention::Fill fill(const attention::Problem& p);
+
+  /// "file NAME" or "seed N", for reports.
+  std::string source() const;
+
+ private:
+  void read(const attention::Problem& p, const std::string& name, const attention::Rows& rows,
+            const TensorRef& out);
+
+  const parallel::Communicator& comm_;
+  std::int64_t seed_;
+  std::shared_ptr<io::Input> file_;
+};
+
+}  // namespace tessera::drivers
