@@ -30,6 +30,8 @@ def text_of_bytes(value):
 
 
 def text_of_seconds(value):
+    if value == 0:
+        return "0 s"
     number, unit = scaled(value, [(1, "s"), (1e-3, "ms"), (1e-6, "µs")])
     return f"{number:.3g} {unit}" if number < 1000 else f"{number:.0f} {unit}"
 
@@ -40,17 +42,14 @@ def number_of(run, key):
 
 
 def label_of(run, several_layouts):
-    """Scheme with its parameters: "mesh 2x2", "unified u=2, 1x2"."""
-    details = []
-    if (number_of(run, "u") or 0) > 1 and run["scheme"] != "ulysses":
-        details.append(f"u={run['u']}")
+    """Scheme with its parameters, "mesh 2x2", and its layout where the runs differ in it."""
+    name = run.get("name") or run["scheme"]
     a, b = number_of(run, "a"), number_of(run, "b")
-    if a and b and run["scheme"] in ("mesh", "unified", "double_ring"):
-        details.append(f"{a}×{b}")
+    if "name" not in run and run["scheme"] == "mesh" and a and b:
+        name += f" {a}x{b}"
     if several_layouts:
-        details.append(run.get("layout", ""))
-    name = run["scheme"].replace("_", " ")
-    return f"{name} {', '.join(d for d in details if d)}".strip()
+        name += f", {run.get('layout', '')}"
+    return name.replace("_", " ")
 
 
 def rows_of(report):
@@ -75,18 +74,23 @@ def flat(value):
 def conditions(report):
     """The text below the picture: what these numbers hold for."""
     ranks = report.get("ranks", "?")
+    more = report.get("conditions", {})
     parts = [f"{ranks} rank{'s' if ranks != 1 else ''}"]
-    if "oversubscribed" in report:
-        over = report["oversubscribed"]
-        parts[0] += " (oversubscribed: ranks share cores)" if over else " (a core each)"
+    if "oversubscribed" in more:
+        parts[0] += (f" on {more.get('hosts', '?')} x {more.get('cores_per_host', '?')} cores"
+                     + (" (oversubscribed: ranks share cores)" if more["oversubscribed"] else ""))
     parts.append(flat(report.get("dtype", "?")))
-    parts.append(f"shape: {flat(report.get('shape', '?'))}")
-    parts.append(f"mask: {flat(report.get('mask', '?'))}")
+    parts.append(f"shape: {flat(report.get('shape', '?'))}".replace("_", " "))
+    mask = report.get("mask", "?")
+    parts.append(f"mask: {mask.get('kind') if isinstance(mask, dict) else flat(mask)}")
+    if "layout" in report:
+        parts.append(f"layout: {report['layout']}")
     machine = report.get("machine", "?")
     if isinstance(machine, dict):
         machine = machine.get("file") or machine.get("name") or flat(machine)
     parts.append(f"machine model: {machine}")
-    parts.append("time: median of the repeats with min and max, slowest rank")
+    repeats = f"{more['repeats']} repeats" if "repeats" in more else "the repeats"
+    parts.append(f"time: median of {repeats} with min and max, slowest rank")
     parts.append("error ratio: error of the run / error of one plain rank, both against fp64")
     return "; ".join(parts)
 
@@ -195,7 +199,7 @@ def draw(report, rows, path):
     timed = [p for p in PASSES if any(p in passes for _, passes in rows)]
     columns = 1 + len(timed)
     width = 4.4 * columns
-    caption = textwrap.fill(conditions(report), width=int(13.5 * width))
+    caption = textwrap.fill(conditions(report), width=int(17 * width))
     above, below = 1.0, 0.75 + 0.16 * caption.count("\n")  # inches around the panels
     height = above + below + 0.62 * max(len(rows), 2)
     figure, panels = plt.subplots(1, columns, figsize=(width, height), sharey=True, squeeze=False)

@@ -58,8 +58,10 @@ MeasuredPart summarise(const std::vector<Repeat>& repeats, const Record& r,
   return m;
 }
 
-/// The last repeat of all ranks as rows (rank, step, begin, end) on rank 0.
-std::vector<double> gather_steps(const exec::Measured& run, const parallel::Communicator& comm) {
+/// The last repeat of all ranks as rows (rank, step, begin, end); values on rank 0, zeros
+/// elsewhere.
+std::vector<double> gather_steps(const exec::Measured& run, std::size_t num_steps,
+                                 const parallel::Communicator& comm) {
   const std::string mine(reinterpret_cast<const char*>(run.steps.data()),
                          run.steps.size() * sizeof(exec::Span));
   const std::vector<std::string> all = comm.gather(mine, 0);
@@ -70,6 +72,7 @@ std::vector<double> gather_steps(const exec::Measured& run, const parallel::Comm
       std::memcpy(&s, all[r].data() + i * sizeof s, sizeof s);
       rows.insert(rows.end(), {static_cast<double>(r), static_cast<double>(i), s.begin_s, s.end_s});
     }
+  rows.resize(4 * num_steps);
   return rows;
 }
 
@@ -103,7 +106,7 @@ void bench_scheme(const attention::Problem& p, const attention::Scheme& scheme,
     exec::Measured last;
     const std::vector<Repeat> repeats = time_pass(session, prepared, around.comm, options, last);
     record->measured = summarise(repeats, *record, around);
-    record->measured->steps = gather_steps(last, around.comm);
+    record->measured->steps = gather_steps(last, record->num_steps, around.comm);
     if (reference) {
       const attention::Errors e =
           attention::compare(session, prepared, pass, *reference, around.comm);

@@ -71,6 +71,7 @@ class Experiment {
   }
 
  private:
+  std::string results_path() const { return flags_.out + "/results.h5"; }
   bool root() const { return world_.rank() == 0; }
   bool wants(Pass p) const { return std::find(passes_.begin(), passes_.end(), p) != passes_.end(); }
 
@@ -127,8 +128,8 @@ class Experiment {
           Exit::environment,
           fmt::format(
               "the plans need up to {} on a rank, there are {} for each of the {} ranks of host {}",
-              units::format_bytes(static_cast<double>(need)), units::format_bytes(static_cast<double>(have)),
-              place_.ranks_on_host, place_.host),
+              units::format_bytes(static_cast<double>(need)),
+              units::format_bytes(static_cast<double>(have)), place_.ranks_on_host, place_.host),
           "use more ranks or hosts, a shorter attention.sequence, attention.dtype = \"bf16\", or a "
           "scheme that caches "
           "less (ring); parallel.memory overrides the limit");
@@ -167,9 +168,7 @@ class Experiment {
   }
 
   void execute() {
-    parallel::Watchdog watchdog(flags_.watchdog_s,
-                                fmt::format("rank {} on {}", world_.rank(), place_.host));
-    const attention::Surroundings around{world_, registry_, budget_, &watchdog};
+    const attention::Surroundings around{world_, registry_, budget_};
     const attention::Fill fill = inputs_.fill(problem_);
     attention::Reference reference;
     const bool verify = config_.boolean("verify.enabled") && !flags_.dry_run;
@@ -177,24 +176,29 @@ class Experiment {
       if (root()) log::info("fp64 reference over {} pairs ...", problem_.mask.area());
       reference = attention::make_reference(problem_, fill, around, wants(Pass::backward));
     }
+    // From here on work comes in steps; the reference before may take minutes in one piece.
+    parallel::Watchdog watchdog(flags_.watchdog_s,
+                                fmt::format("rank {} on {}", world_.rank(), place_.host));
+    const attention::Surroundings watched{world_, registry_, budget_, &watchdog};
     BenchOptions options;
     options.warmup = flags_.dry_run ? 0 : static_cast<int>(config_.integer("run.warmup"));
     options.repeats = flags_.dry_run ? 1 : static_cast<int>(config_.integer("run.repeats"));
     options.timeline = &timeline_;
-    output_.emplace(world_, flags_.out + "/results.h5");
-    if (config_.boolean("output.tensors"))
+    if (config_.boolean("output.tensors")) {
+      output_.emplace(world_, results_path());
       options.keep = [&](const attention::Session& s, const attention::PreparedPass& p,
                          const Record& r) {
         write_tensors(*output_, group_of(static_cast<std::size_t>(&r - records_.data()), r), s, p,
                       world_.rank());
       };
+    }
     for (std::size_t i = 0; i < schemes_.size(); ++i) {
       if (out_of_time()) return;
       std::vector<Record*> mine;
       for (std::size_t k = 0; k < passes_.size(); ++k)
         mine.push_back(&records_[i * passes_.size() + k]);
       if (root()) log::info("{} of {}: {}", i + 1, schemes_.size(), schemes_[i].text());
-      bench_scheme(problem_, schemes_[i], machine_, fill, around, verify ? &reference : nullptr,
+      bench_scheme(problem_, schemes_[i], machine_, fill, watched, verify ? &reference : nullptr,
                    options, mine);
     }
   }
@@ -233,6 +237,7 @@ class Experiment {
     if (stopped_)
       verdict.reasons.push_back("stopped before all schemes were run (time limit or signal)");
     const Conditions c = conditions();
+    if (!output_) output_.emplace(world_, results_path());
     write_records(*output_, c, records_, verdict);
     output_->commit();
     parallel::together(world_, [&] {

@@ -139,15 +139,17 @@ std::string table(const std::vector<Record>& records, bool measured) {
   for (const Record& r : records) {
     out += fmt::format(
         "{:<20} {:<8} {:>11} {:>8.3f} {:>7.1f}% {:>10}", r.scheme.text(),
-        attention::name_of(r.pass), units::format_bytes(static_cast<double>(r.bytes_max())), r.volume_u,
+        attention::name_of(r.pass), units::format_bytes(static_cast<double>(r.bytes_max())),
+        r.volume_u,
         100.0 * static_cast<double>(r.tiles_skipped) / static_cast<double>(r.tiles_total),
         units::format_seconds(r.predicted_s));
     if (r.measured) {
       const MeasuredPart& m = *r.measured;
-      out += fmt::format(" {:>10} {:>9} {:>9.2f} {:>8} {:>6}", units::format_seconds(m.seconds.median),
-                         units::format_seconds(m.exposed_s), m.gflops_per_rank,
-                         m.error_ratio ? fmt::format("{:.2f}x", *m.error_ratio) : "-",
-                         r.bytes_agree() ? "equal" : "DIFFER");
+      out +=
+          fmt::format(" {:>10} {:>9} {:>9.2f} {:>8} {:>6}", units::format_seconds(m.seconds.median),
+                      units::format_seconds(m.exposed_s), m.gflops_per_rank,
+                      m.error_ratio ? fmt::format("{:.2f}x", *m.error_ratio) : "-",
+                      r.bytes_agree() ? "equal" : "DIFFER");
     } else {
       std::string axes;
       for (const auto& [axis, u] : r.volume_axes)

@@ -23,8 +23,9 @@ struct MeasuredPart {
   std::vector<std::int64_t> bytes_sent;  ///< counted by the communicator, per rank
   Spread seconds;                        ///< slowest rank of each repeat
   std::vector<double> all_seconds;       ///< one per repeat
-  std::vector<double> steps;    ///< rank 0 only: rank, step, begin, end; rows of 4, last repeat
-  double exposed_s = 0;         ///< largest over ranks, of the median repeat
+  std::vector<double>
+      steps;             ///< rank, step, begin, end of the last repeat, rows of 4; zeros off rank 0
+  double exposed_s = 0;  ///< largest over ranks, of the median repeat
   double progress_s = 0;        ///< driving transfers inside operators, likewise
   double gflops_per_rank = 0;   ///< unmasked pairs only
   std::int64_t peak_bytes = 0;  ///< largest over ranks, high-water mark of the budget

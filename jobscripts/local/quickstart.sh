@@ -32,7 +32,8 @@ if [ ! -s "$out/input.h5" ] || [ "$deck" -nt "$out/input.h5" ] ||
 fi
 
 say "measuring this machine"
-bash "$here/mpirun.sh" -n "$ranks" "$programs/tessera-comm" --quick --out "$out/machine.toml" \
+bash "$here/mpirun.sh" -n "$ranks" "$programs/tessera-comm" --quick \
+  --head-dim "$(key head_dim)" --out "$out/machine.toml" \
   >"$out/machine.log" || { cat "$out/machine.log" >&2; exit 3; }
 grep '^RESULT' "$out/machine.log"
 

@@ -14,14 +14,14 @@ template <class A>
 struct Exp2;
 template <>
 struct Exp2<float> {
-  using Bits = std::int32_t;
+  using Bits = std::uint32_t;  // unsigned: out of range t wraps, and is discarded
   static constexpr int degree = 7, mantissa = 23;
   static constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   static constexpr float lowest = -120.0f;     // below: 0, which keeps denormals out
 };
 template <>
 struct Exp2<double> {
-  using Bits = std::int64_t;
+  using Bits = std::uint64_t;
   static constexpr int degree = 13, mantissa = 52;
   static constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double lowest = -1000.0;

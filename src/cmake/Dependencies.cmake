@@ -34,10 +34,9 @@ if(tessera_missing)
 endif()
 
 # Debian's Kokkos target names an include folder that does not exist; the variable is right.
-if(Kokkos_INCLUDE_DIRS)
-  set_target_properties(Kokkos::kokkos PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${Kokkos_INCLUDE_DIRS}")
-elseif(EXISTS /usr/include/trilinos/Kokkos_Core.hpp)
-  set_target_properties(Kokkos::kokkos PROPERTIES INTERFACE_INCLUDE_DIRECTORIES /usr/include/trilinos)
+if(Kokkos_DIR MATCHES "^/usr/lib" AND EXISTS /usr/include/trilinos/Kokkos_Core.hpp)
+  set_target_properties(Kokkos::kokkos PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES /usr/include/trilinos)
 endif()
 
 add_library(tessera_hdf5 INTERFACE)

@@ -180,8 +180,8 @@ TEST(AttentionMask, OB_013_a_pair_in_two_slices_is_refused) {
 TEST(AttentionMask, OB_006_longest_document_is_a_difference_of_neighbours) {
   const std::vector<std::int64_t> docs{2, 4, 2};  // boundaries 0, 2, 6, 8
   std::int64_t longest = 0;
-  for (const Band& b : document_mask({1, 8, 8}, docs, true).bands())
-    longest = std::max(longest, b.q1 - b.q0);
+  const Mask mask = document_mask({1, 8, 8}, docs, true);
+  for (const Band& b : mask.bands()) longest = std::max(longest, b.q1 - b.q0);
   EXPECT_EQ(longest, 4);
 }
 
