@@ -9,7 +9,8 @@
 #include "io/input.hpp"
 
 int main(int argc, char** argv) {
-  tessera::io::prepare();  // before MPI starts, so that HDF5 does not close files inside MPI_Finalize
+  // Before MPI starts, so that HDF5 does not close files inside MPI_Finalize.
+  tessera::io::prepare();
   return tessera::drivers::guarded_main(argc, argv, [&](tessera::parallel::Communicator& world) {
     return tessera::drivers::run_attention(argc, argv, world);
   });

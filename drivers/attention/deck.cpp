@@ -163,7 +163,7 @@ std::vector<config::Key> scheme_keys() {
   };
 }
 
-std::vector<config::Key> run_keys() {
+std::vector<config::Key> input_keys() {
   return {
       {.name = "parallel.context",
        .type = Type::integer,
@@ -185,6 +185,11 @@ std::vector<config::Key> run_keys() {
        .fallback = std::int64_t{1},
        .minimum = 0,
        .meaning = "seed of the random numbers; they do not depend on the ranks"},
+  };
+}
+
+std::vector<config::Key> run_keys() {
+  return {
       {.name = "run.warmup",
        .type = Type::integer,
        .fallback = std::int64_t{1},
@@ -300,7 +305,7 @@ int default_ulysses(const Problem& p, int n) {
 
 config::Table attention_table() {
   std::vector<config::Key> keys = scheme_keys();
-  for (auto part : {shape_keys(), mask_keys(), run_keys()})
+  for (auto part : {shape_keys(), mask_keys(), input_keys(), run_keys()})
     keys.insert(keys.end(), part.begin(), part.end());
   return config::Table(std::move(keys));
 }

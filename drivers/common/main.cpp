@@ -57,11 +57,13 @@ int report(const Error& e, const std::string& place = {}) {
   return static_cast<int>(e.code());
 }
 
-int run_on_ranks(int& argc, char**& argv, parallel::Communicator& world,
+int run_on_ranks(char**& argv, parallel::Communicator& world,
                  const std::function<int(parallel::Communicator&)>& body) {
   try {
     parallel::check_launch(world);
-    const Kokkos::ScopeGuard kokkos(argc, argv);
+    // Without our arguments: Kokkos would answer --help itself.
+    int no_arguments = 1;
+    const Kokkos::ScopeGuard kokkos(no_arguments, argv);
     catch_signals();
     return body(world);
   } catch (const parallel::AgreedError& e) {
@@ -85,7 +87,7 @@ int guarded_main(int argc, char** argv, const std::function<int(parallel::Commun
     const parallel::World guard(argc, argv);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     parallel::Communicator world(MPI_COMM_WORLD, "tessera");
-    return run_on_ranks(argc, argv, world, body);
+    return run_on_ranks(argv, world, body);
   } catch (...) {
     return report(current_error());
   }

@@ -110,8 +110,7 @@ class Executor::Run {
   }
 
   Measured execute() {
-    p_.running = this;
-    if (p_.watchdog) p_.watchdog->describe([this] { return waiting_for(); });
+    const Registration registration(*this);
     start_ = Clock::now();
     out_.start_ns = std::chrono::nanoseconds(start_.time_since_epoch()).count();
     double idle_since = -1;
@@ -129,8 +128,6 @@ class Executor::Run {
     }
     if (idle_since >= 0) out_.exposed_s += now() - idle_since;
     out_.seconds = now();
-    if (p_.watchdog) p_.watchdog->describe({});
-    p_.running = nullptr;
     return std::move(out_);
   }
 
@@ -153,6 +150,21 @@ class Executor::Run {
     std::size_t unit = 0;
     bool in_flight = false;
     parallel::RequestSet requests;
+  };
+
+  /// Makes the run known to operators and watchdog, also when it ends by an exception.
+  struct Registration {
+    explicit Registration(Run& run) : p(run.p_) {
+      p.running = &run;
+      if (p.watchdog) p.watchdog->describe([&run] { return run.waiting_for(); });
+    }
+    ~Registration() {
+      if (p.watchdog) p.watchdog->describe({});
+      p.running = nullptr;
+    }
+    Registration(const Registration&) = delete;
+    Registration& operator=(const Registration&) = delete;
+    Prepared& p;
   };
 
   double now() const { return seconds_since(start_); }

@@ -34,7 +34,8 @@ struct TensorRef {
   /// Sub-tensor of the first two dimensions.
   TensorRef slice(Range d0, Range d1) const {
     TensorRef r = *this;
-    r.data = static_cast<char*>(data) + (d0.begin * stride[0] + d1.begin * stride[1]) * size_of(dtype);
+    r.data =
+        static_cast<char*>(data) + (d0.begin * stride[0] + d1.begin * stride[1]) * size_of(dtype);
     r.shape[0] = d0.size();
     r.shape[1] = d1.size();
     return r;

@@ -49,12 +49,15 @@ struct Attributes {
 //                       dq[m,Hq,d] dk[n,Hk,d] dv[n,Hk,dv] : A acc (+=), given FINAL lse and delta
 //   attention.merge     o_in lse_in : A in;  o lse : A acc       merge of two partials
 //   attention.delta     o[m,Hq,dv] do : T or A in;  delta[Hq,m] : A out   rowsum(o * do)
-//   attention.sink      sink[Hq] : A in;  o lse : A acc          L' = logaddexp(L, sink), O' = O e^(L-L')
-//   attention.sink_grad sink[Hq] lse delta : A in;  dsink[Hq] : A acc   -= sum_i e^(sink-lse_i) delta_i
+//   attention.sink      sink[Hq] : A in;  o lse : A acc
+//       L' = logaddexp(L, sink), O' = O exp(L - L')
+//   attention.sink_grad sink[Hq] lse delta : A in;  dsink[Hq] : A acc
+//       dsink -= sum over rows of exp(sink - lse) delta
 //   attention.reset     o lse : A out                            o = 0, lse = -inf
 //   tensor.zero         x out                                    x = 0
-//   tensor.copy         x in, y out                              y = x, any strides, converts dtype
-//   tensor.add          x in, y acc                              y += x, any strides, converts dtype
+//   tensor.copy         x in, y out                              y = x
+//   tensor.add          x in, y acc                              y += x
+//       copy and add take any strides and convert the dtype
 struct Call {
   std::string_view name;
   std::vector<TensorRef> args;

@@ -55,6 +55,9 @@ void Watchdog::State::end_process() {
       text ? text() : "not in a plan: waiting in a collective call or in file access";
   std::fprintf(stderr, "%s watchdog: %s\n", who.c_str(), doing.c_str());
   std::fflush(stderr);
+  // The first exit ends the job; the other ranks get the time to say what they wait for, which is
+  // how the one that hangs is found.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
   std::_Exit(static_cast<int>(Exit::watchdog));
 }
 

@@ -9,7 +9,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 RANDOM=1
 rounds=6 killed_in_a_save=0
-for round in $(seq $rounds); do
+for _ in $(seq $rounds); do
   setsid bash "$mpirun" -n 2 "$program" loop "$folder/x.h5" >"$folder/log" 2>&1 &
   job=$!
   for _ in $(seq 200); do # the first save of the round may take a while on a busy machine
