@@ -132,7 +132,7 @@ std::vector<config::Key> scheme_keys() {
       {.name = "attention.layout",
        .type = Type::text,
        .fallback = std::string("zigzag"),
-       .choices = {"contiguous", "zigzag", "striped"},
+       .choices = {"contiguous", "zigzag", "striped", "balanced"},
        .meaning = "which tokens a rank holds"},
       {.name = "attention.mesh.a",
        .type = Type::integer,
@@ -238,7 +238,7 @@ std::vector<std::int64_t> repeated_lengths(const config::Config& c, std::int64_t
   for (std::size_t i = 0; tokens > 0 && !texts.empty(); i = (i + 1) % texts.size()) {
     const std::int64_t n = units::parse_size(texts[i]).value_or(0);
     if (n <= 0)
-      throw c.error("attention.document_lengths", "a document of no tokens",
+      throw c.error("attention.document_lengths", "holds a document of no tokens",
                     "give lengths of 1 or more");
     out.push_back(std::min(n, tokens));
     tokens -= out.back();
@@ -310,6 +310,29 @@ config::Table attention_table() {
   return config::Table(std::move(keys));
 }
 
+namespace {
+
+/// Above these, bytes and pairs no longer fit 64-bit integers.
+void refuse_overflow(const config::Config& c, const Problem& p) {
+  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
+  const double rows = real(p.batch) * real(std::max(p.sequence, p.key_sequence));
+  const double elements = rows * real(p.query_heads) * real(std::max(p.head_dim, p.value_dim));
+  const double pairs = real(p.batch) * real(p.sequence) * real(p.key_sequence);
+  if (elements > 0x1p54 || pairs > 0x1p62)
+    throw c.error(
+        "attention.sequence",
+        fmt::format("makes tensors of {:.3g} elements and {:.3g} query-key pairs", elements, pairs),
+        "at most 2^54 elements and 2^62 pairs can be counted");
+}
+
+const Texts& not_empty(const config::Config& c, const char* key) {
+  const Texts& texts = c.texts(key);
+  if (texts.empty()) throw c.error(key, "leaves nothing to do", "give one or more");
+  return texts;
+}
+
+}  // namespace
+
 bool mask_needs_file(const config::Config& c) {
   const std::string& kind = c.text("attention.mask");
   const bool documents =
@@ -330,19 +353,19 @@ Problem make_problem(const config::Config& c, const MaskArrays& arrays) {
   const std::string& type = c.text("attention.dtype");
   p.dtype = type == "f64" ? DType::f64 : type == "f32" ? DType::f32 : DType::bf16;
   const std::string& layout = c.text("attention.layout");
-  p.layout = layout == "zigzag"    ? Layout::zigzag
-             : layout == "striped" ? Layout::striped
-                                   : Layout::contiguous;
+  for (Layout x : {Layout::contiguous, Layout::zigzag, Layout::striped, Layout::balanced})
+    if (attention::name_of(x) == layout) p.layout = x;
   p.scale = c.real("attention.scale");
   p.softcap = c.real("attention.softcap");
   p.sink = c.boolean("attention.sink");
+  refuse_overflow(c, p);
   p.mask = make_mask(c, p, arrays);
   return p;
 }
 
 std::vector<Scheme> make_schemes(const config::Config& c, const Problem& p, int n) {
   std::vector<Scheme> out;
-  for (const std::string& name : c.texts("attention.schemes")) {
+  for (const std::string& name : not_empty(c, "attention.schemes")) {
     Scheme s;
     s.kind = attention::scheme_of(name);
     s.outer = attention::scheme_of(c.text("attention.unified.outer"));
@@ -372,7 +395,7 @@ std::vector<Scheme> make_schemes(const config::Config& c, const Problem& p, int 
 
 std::vector<Pass> make_passes(const config::Config& c) {
   std::vector<Pass> out;
-  for (const std::string& name : c.texts("attention.passes"))
+  for (const std::string& name : not_empty(c, "attention.passes"))
     out.push_back(name == "forward" ? Pass::forward : Pass::backward);
   return out;
 }

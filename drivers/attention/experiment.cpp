@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
+#include "attention/self_check.hpp"
 #include "base/log.hpp"
 #include "base/units.hpp"
 #include "base/version.hpp"
@@ -62,9 +64,7 @@ class Experiment {
     parallel::together(world_, [&] { check_memory(); });
     if (flags_.print_plan) print_plan();
     if (flags_.check) return finish_check();
-    parallel::together(world_, [&] {
-      if (world_.rank() == 0) io::check_writable_folder(flags_.out);
-    });
+    parallel::together(world_, [&] { check_outputs(); });
     banner();
     execute();
     return finish();
@@ -78,7 +78,8 @@ class Experiment {
   void prepare() {
     const std::int64_t context = config_.integer("parallel.context");
     if (context != 0 && context != world_.size())
-      throw config_.error("parallel.context", fmt::format("{} ranks were started", world_.size()),
+      throw config_.error("parallel.context",
+                          fmt::format("but {} ranks were started", world_.size()),
                           fmt::format("start {} ranks, or set it to 0", context));
     problem_ = make_problem(config_, inputs_.mask_arrays());
     schemes_ = make_schemes(config_, problem_, world_.size());
@@ -89,10 +90,11 @@ class Experiment {
     for (const std::string& pin : config_.texts("ops.pin")) {
       const std::size_t at = pin.find('=');
       if (at == std::string::npos)
-        throw config_.error("ops.pin", fmt::format("'{}' is no operator=backend", pin),
+        throw config_.error("ops.pin", fmt::format("holds '{}', which is no operator=backend", pin),
                             "write attention.forward=reference");
       registry_.pin(pin.substr(0, at), pin.substr(at + 1));
     }
+    attention::check_lse(registry_, problem_.dtype);
   }
 
   /// Masks decide which messages exist: ranks that differ would wait for each other for ever.
@@ -134,6 +136,17 @@ class Experiment {
           "scheme that caches "
           "less (ring); parallel.memory overrides the limit");
     budget_ = Budget(config_.integer("parallel.memory"));
+  }
+
+  /// Before the work, which may take hours.
+  void check_outputs() const {
+    if (!root()) return;
+    io::check_writable_folder(flags_.out);
+    for (const std::string& file : {flags_.json, flags_.trace}) {
+      if (file.empty()) continue;
+      const auto folder = std::filesystem::path(file).parent_path();
+      io::check_writable_folder(folder.empty() ? "." : folder.string());
+    }
   }
 
   void print_plan() {
@@ -285,9 +298,7 @@ int run_attention(int argc, char** argv, parallel::Communicator& world) {
       "unified, forward and backward, with any mask.",
       "tessera-attention");
   add_flags(app, flags);
-  std::optional<int> done;
-  parallel::together(world, [&] { done = parse_command_line(app, argc, argv, world.rank() == 0); });
-  if (done) return *done;
+  if (const auto done = parse_command_line(app, argc, argv, world)) return *done;
   log::setup(world.rank(), parallel::host_name());
   const config::Table keys = attention_table();
   if (flags.keys) {

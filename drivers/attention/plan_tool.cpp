@@ -38,7 +38,7 @@ int plan_attention(const config::Config& config, const MaskArrays& arrays,
   const auto n =
       request.ranks > 0 ? request.ranks : static_cast<int>(config.integer("parallel.context"));
   if (n < 1)
-    throw config.error("parallel.context", "is 0 and --ranks was not given",
+    throw config.error("parallel.context", "and --ranks was not given",
                        "say for how many ranks: --ranks 256");
   const std::string file =
       request.machine_file.empty() ? config.text("machine.file") : request.machine_file;

@@ -88,6 +88,7 @@ std::vector<std::int64_t> expand(const Rows& rows) {
 }
 
 std::int64_t padding_multiple(Layout layout, int n) {
+  if (layout == Layout::balanced) return pieces_per_chunk * n;
   return layout == Layout::zigzag ? 2 * std::int64_t{n} : n;
 }
 
@@ -112,6 +113,18 @@ Rows chunk_rows(Layout layout, int n, int i, std::int64_t batch, std::int64_t se
       push(rows, {base + i, n, std::min(valid, c)});
       push(rows, {-1, 1, c - std::min(valid, c)});
     }
+  }
+  return rows;
+}
+
+Rows piece_rows(const std::vector<std::int32_t>& owner, int i, std::int64_t batch,
+                std::int64_t sequence, std::int64_t padded_sequence) {
+  Rows rows;
+  const std::int64_t per_item = std::ssize(owner) / batch, size = padded_sequence / per_item;
+  for (std::int64_t piece = 0; piece < std::ssize(owner); ++piece) {
+    if (owner[static_cast<std::size_t>(piece)] != i) continue;
+    const std::int64_t at = piece % per_item * size;
+    push_positions(rows, piece / per_item * sequence, sequence, {at, at + size});
   }
   return rows;
 }

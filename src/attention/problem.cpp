@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "attention/dispatch.hpp"
 #include "base/error.hpp"
 
 namespace tessera::attention {
@@ -108,6 +109,13 @@ void validate_grid(const Scheme& s, int n) {
 }  // namespace
 
 void validate(const Problem& p, const Scheme& s, int n) {
+  if (p.layout == Layout::balanced && p.key_sequence != p.sequence)
+    throw Error(
+        Exit::usage,
+        fmt::format("attention.layout = \"balanced\" deals queries and keys alike, there are "
+                    "{} queries and {} keys",
+                    p.sequence, p.key_sequence),
+        "use layout \"zigzag\", \"contiguous\" or \"striped\" for unlike lengths");
   validate_heads(p, s, n);
   validate_grid(s, n);
   for (auto [key, value] : {std::pair{"attention.sequence", p.sequence},
@@ -126,14 +134,20 @@ Split make_split(const Problem& p, const Scheme& s, int n) {
   const std::int64_t multiple = padding_multiple(p.layout, n);
   out.q_padded = padded(p.sequence, multiple);
   out.k_padded = padded(p.key_sequence, multiple);
+  if (p.layout == Layout::balanced) {
+    const std::int64_t per_item = pieces_per_chunk * out.r;
+    out.owner = dispatch(piece_work(p.mask, p.batch, p.sequence, out.q_padded, per_item), out.r);
+  }
   return out;
 }
 
 Rows query_chunk(const Problem& p, const Split& s, int outer) {
+  if (!s.owner.empty()) return piece_rows(s.owner, outer, p.batch, p.sequence, s.q_padded);
   return chunk_rows(p.layout, s.r, outer, p.batch, p.sequence, s.q_padded);
 }
 
 Rows key_chunk(const Problem& p, const Split& s, int outer) {
+  if (!s.owner.empty()) return piece_rows(s.owner, outer, p.batch, p.key_sequence, s.k_padded);
   return chunk_rows(p.layout, s.r, outer, p.batch, p.key_sequence, s.k_padded);
 }
 

@@ -56,6 +56,7 @@ struct Split {
   int u = 1;                                ///< Ulysses degree
   int r = 1;                                ///< chunks of the sequence
   std::int64_t q_padded = 0, k_padded = 0;  ///< per batch item
+  std::vector<std::int32_t> owner;          ///< balanced layout: chunk of every piece
   int outer_of(int rank) const { return rank / u; }
   int inner_of(int rank) const { return rank % u; }
   int rank_of(int outer, int inner) const { return outer * u + inner; }

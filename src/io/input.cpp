@@ -22,12 +22,26 @@ namespace {
 // Converted data passes through a buffer of this size at most.
 constexpr std::int64_t staging_bytes = std::int64_t{64} << 20;
 
-/// Names what is wrong with a path before HDF5 answers in its own words.
-void check_is_hdf5(const std::string& path) {
+constexpr std::int64_t sample_bytes = 4096, num_samples = 16;
+
+/// Size and samples of the contents from begin to end, as one number.
+std::int64_t fingerprint(int fd, std::int64_t size) {
+  std::string text(static_cast<std::size_t>(sample_bytes * num_samples), '\0');
+  for (std::int64_t i = 0; i < num_samples; ++i) {
+    const std::int64_t at = std::max<std::int64_t>(0, size - sample_bytes) * i / (num_samples - 1);
+    // The real reading reports what cannot be read.
+    if (pread(fd, text.data() + i * sample_bytes, sample_bytes, at) < 0) break;
+  }
+  return static_cast<std::int64_t>(std::hash<std::string>{}(text + std::to_string(size)) >> 1);
+}
+
+/// Names what is wrong with a path before HDF5 answers in its own words. Returns the fingerprint.
+std::int64_t check_is_hdf5(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY);
   struct stat status {};
   const bool good = fd >= 0 && fstat(fd, &status) == 0;
   const int reason = !good ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
+  const std::int64_t print = reason == 0 ? fingerprint(fd, status.st_size) : 0;
   if (fd >= 0) close(fd);
   if (reason != 0)
     throw Error(Exit::io, fmt::format("cannot read '{}': {}", path, std::strerror(reason)),
@@ -38,6 +52,23 @@ void check_is_hdf5(const std::string& path) {
     throw Error(Exit::io, fmt::format("'{}' is not an HDF5 file ({} bytes)", path, status.st_size),
                 "inputs/data/make_attention.py writes an input file");
   hdf5::last_message();
+  return print;
+}
+
+/// One name can be another file on another host or in another working directory. HDF5 would mix the
+/// two without a word: what describes the data from rank 0, the data from each rank's own file.
+void check_same_file(const parallel::Communicator& comm, const std::string& path,
+                     std::int64_t fingerprint) {
+  const std::vector<std::int64_t> all = comm.all_gather(fingerprint);
+  const auto other = std::find_if(all.begin(), all.end(), [&](auto f) { return f != all[0]; });
+  if (other == all.end()) return;
+  const auto rank = static_cast<int>(other - all.begin());
+  std::string host = parallel::host_name();
+  comm.broadcast(host, rank);
+  throw parallel::AgreedError(
+      Exit::io,
+      fmt::format("'{}' is another file on rank {} ({}) than on rank 0", path, rank, host),
+      "put it on a file system that all hosts share and give its full path");
 }
 
 }  // namespace
@@ -77,7 +108,9 @@ struct Input::State {
 Input::Input(const parallel::Communicator& comm, const std::string& path, Mode mode) {
   hdf5::start();
   state_ = std::make_unique<State>(State{comm, path, mode, {}, {}, max_call_bytes, {}});
-  parallel::together(comm, [&] { check_is_hdf5(path); });
+  std::int64_t fingerprint = 0;
+  parallel::together(comm, [&] { fingerprint = check_is_hdf5(path); });
+  check_same_file(comm, path, fingerprint);
   parallel::together(comm, [&] {
     MPI_Comm handle = comm.handle();
     const auto access = hdf5::access_properties(mode == Mode::collective ? &handle : nullptr);

@@ -142,7 +142,8 @@ void write_json(const Program& program, std::ostream& out) {
 std::string table_of(const Program& program, int rank) {
   if (rank < 0 || rank >= static_cast<int>(program.plans.size())) {
     throw Error(Exit::usage,
-                fmt::format("no rank {} in a plan of {} ranks", rank, program.plans.size()));
+                fmt::format("no rank {} in a plan of {} ranks", rank, program.plans.size()),
+                fmt::format("one of 0 to {}", program.plans.size() - 1));
   }
   const Plan& plan = program.plans[rank];
   constexpr std::size_t k_columns = 8;

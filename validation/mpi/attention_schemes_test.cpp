@@ -84,10 +84,10 @@ TEST(AttentionSchemes, AllMasksAllLayouts_f64) {
                                 slice_mask(square, slices)};
   int runs = 0;
   for (const Mask& m : masks)
-    for (Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
+    for (Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped, Layout::balanced})
       runs += run_case(
           problem(square, m, world().size() % 5 == 0 ? 5 : 12, 6, 4, 4, DType::f64, layout), 1e-10);
-  report("11 masks x 3 layouts", runs);
+  report("11 masks x 4 layouts", runs);
 }
 
 TEST(AttentionSchemes, HeadsAndDims_f64) {

@@ -2,7 +2,8 @@
 // Layouts: every token once, padding where it belongs, zigzag balance (attention brief 2.7, 12.10).
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <algorithm>
+#include <cstdio>
 
 #include "attention/context.hpp"
 #include "attention/problem.hpp"
@@ -84,6 +85,65 @@ TEST(AttentionLayout, OB_024_OB_025_head_split_depends_on_the_problem_alone) {
   }
 }
 
+/// Document lengths with the long tail of real text: many short ones, a few very long.
+std::vector<std::int64_t> recorded_lengths(std::int64_t tokens) {
+  // Words of the licence texts in /usr/share/common-licenses of Debian 12.
+  const std::int64_t words[] = {1581, 970,  225,  1066, 3671, 3691, 2058, 2968,
+                                5641, 4377, 4153, 1291, 1133, 2402, 2645, 7474};
+  std::vector<std::int64_t> out;
+  for (std::size_t i = 0; tokens > 0; ++i) {
+    out.push_back(std::min(words[i % std::size(words)], tokens));
+    tokens -= out.back();
+  }
+  return out;
+}
+
+TEST(AttentionLayout, DispatchSolver_balances_recorded_documents) {
+  const std::int64_t tokens = 131072;
+  Problem p = causal_problem(tokens, Layout::balanced);
+  p.mask = document_mask({1, tokens, tokens}, recorded_lengths(tokens), true);
+  for (int n : {2, 4, 8, 16, 32}) {
+    const Context c(p, {SchemeKind::ring}, n, Pass::forward);
+    std::vector<std::int64_t> work(n);
+    for (int q = 0; q < n; ++q) {
+      EXPECT_EQ(count(query_chunk(p, c.split, q)), tokens / n);  // equal tokens,
+      for (int k = 0; k < n; ++k) work[q] += c.map.area(q, k);
+    }
+    const double mean = static_cast<double>(p.mask.area()) / n;
+    const double most = static_cast<double>(*std::max_element(work.begin(), work.end()));
+    EXPECT_LE(most / mean, 1.05) << n << " ranks";  // and equal work
+    Problem z = p;
+    z.layout = Layout::zigzag;
+    const Context zigzag(z, {SchemeKind::ring}, n, Pass::forward);
+    double zigzag_most = 0;
+    for (int q = 0; q < n; ++q) {
+      double w = 0;
+      for (int k = 0; k < n; ++k) w += static_cast<double>(zigzag.map.area(q, k));
+      zigzag_most = std::max(zigzag_most, w);
+    }
+    std::printf("%d ranks: max/mean balanced %.4f, zigzag %.4f\n", n, most / mean,
+                zigzag_most / mean);
+  }
+}
+
+TEST(AttentionLayout, Balanced_every_token_once_with_batch_and_padding) {
+  for (int n : {1, 2, 3, 5})
+    for (std::int64_t batch : {1, 3})
+      for (std::int64_t tokens : {7, 50, 333}) {
+        Problem p = causal_problem(tokens, Layout::balanced);
+        p.batch = batch;
+        p.mask = causal_mask({batch, tokens, tokens}, false);
+        const Split s = make_split(p, {SchemeKind::ring}, n);
+        std::vector<int> seen(batch * tokens);
+        for (int i = 0; i < n; ++i) {
+          EXPECT_EQ(count(query_chunk(p, s, i)), batch * s.q_padded / n);
+          for (std::int64_t g : expand(query_chunk(p, s, i)))
+            if (g >= 0) ++seen.at(static_cast<std::size_t>(g));
+        }
+        for (int x : seen) ASSERT_EQ(x, 1);
+      }
+}
+
 void expect_refusal(const Problem& p, const Scheme& s, int n, const std::string& key) {
   try {
     validate(p, s, n);
@@ -104,6 +164,10 @@ TEST(AttentionLayout, BadShapes_are_refused_by_key) {
   p.kv_heads = 3;
   expect_refusal(p, {SchemeKind::ring}, 4, "attention.kv_heads = 3");
   p.kv_heads = 8;
+  Problem unlike = p;
+  unlike.layout = Layout::balanced;
+  unlike.key_sequence = 32;
+  expect_refusal(unlike, {SchemeKind::ring}, 4, "attention.layout = \"balanced\"");
   p.sequence = 3;
   expect_refusal(p, {SchemeKind::ring}, 4, "attention.sequence = 3");
 }

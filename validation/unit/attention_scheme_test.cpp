@@ -35,7 +35,7 @@ TEST(AttentionScheme, EveryScheme_every_pair_sound_and_counted) {
   int programs = 0;
   const std::vector<std::int64_t> docs{3, 7, 20, 1, 9};
   for (int n : {1, 2, 3, 4, 6, 8, 9, 12, 16})
-    for (Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
+    for (Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped, Layout::balanced})
       for (DType type : {DType::f32, DType::bf16}) {
         const MaskShape s{1, 50, 50}, two{2, 50, 50};
         std::vector<Problem> problems{
