@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "drivers/attention/timeline.hpp"
 #include "exec/clock.hpp"
+#include "trace/overlap.hpp"
+#include "trace/straggler.hpp"
 
 namespace tessera::drivers {
 
@@ -18,6 +19,7 @@ namespace {
 /// What all ranks took in one repeat.
 struct Repeat {
   double seconds, exposed, progress;
+  std::vector<double> compute;  // per rank
 };
 
 std::vector<Repeat> time_pass(attention::Session& session, attention::PreparedPass& pass,
@@ -33,7 +35,7 @@ std::vector<Repeat> time_pass(attention::Session& session, attention::PreparedPa
     comm.reset_counters();
     last = session.run(pass);
     out.push_back({comm.all_reduce_max(last.seconds), comm.all_reduce_max(last.exposed_s),
-                   comm.all_reduce_max(last.progress_s)});
+                   comm.all_reduce_max(last.progress_s), comm.all_gather(last.compute_s)});
   }
   return out;
 }
@@ -58,22 +60,26 @@ MeasuredPart summarise(const std::vector<Repeat>& repeats, const Record& r,
   return m;
 }
 
-/// The last repeat of all ranks as rows (rank, step, begin, end); values on rank 0, zeros
-/// elsewhere.
-std::vector<double> gather_steps(const exec::Measured& run, std::size_t num_steps,
-                                 const parallel::Communicator& comm) {
-  const std::string mine(reinterpret_cast<const char*>(run.steps.data()),
-                         run.steps.size() * sizeof(exec::Span));
-  const std::vector<std::string> all = comm.gather(mine, 0);
+/// The events of a run as rows (rank, step, begin, end); values on rank 0, zeros elsewhere.
+std::vector<double> step_rows(const trace::Timeline& run, std::size_t num_steps) {
   std::vector<double> rows;
-  for (std::size_t r = 0; r < all.size(); ++r)
-    for (std::size_t i = 0; i < all[r].size() / sizeof(exec::Span); ++i) {
-      exec::Span s;
-      std::memcpy(&s, all[r].data() + i * sizeof s, sizeof s);
-      rows.insert(rows.end(), {static_cast<double>(r), static_cast<double>(i), s.begin_s, s.end_s});
-    }
+  for (const trace::Event& e : run.events)
+    rows.insert(rows.end(),
+                {static_cast<double>(e.rank), static_cast<double>(e.step), e.begin_s, e.end_s});
   rows.resize(4 * num_steps);
   return rows;
+}
+
+/// How much of the communication was hidden, and who was waited for; on rank 0.
+void explain(MeasuredPart& m, const trace::Timeline& run, const std::vector<Repeat>& repeats) {
+  m.overlap_share = 1;
+  for (const trace::Overlap& o : trace::overlap_of(run))
+    if (o.comm_s > 0) m.overlap_share = std::min(m.overlap_share, o.share);
+  std::vector<std::vector<double>> compute;
+  for (const Repeat& r : repeats) compute.push_back(r.compute);
+  const trace::StragglerReport s = trace::find_straggler(compute);
+  m.straggler = s.rank;
+  m.straggler_ratio = s.ratio;
 }
 
 Record* record_of(const std::vector<Record*>& records, Pass pass) {
@@ -106,7 +112,11 @@ void bench_scheme(const attention::Problem& p, const attention::Scheme& scheme,
     exec::Measured last;
     const std::vector<Repeat> repeats = time_pass(session, prepared, around.comm, options, last);
     record->measured = summarise(repeats, *record, around);
-    record->measured->steps = gather_steps(last, record->num_steps, around.comm);
+    const trace::Timeline run =
+        measured_timeline(prepared.program(), last, exec::align_clocks(around.comm), around.comm);
+    record->measured->steps = step_rows(run, record->num_steps);
+    explain(*record->measured, run, repeats);
+    if (options.timeline) append(*options.timeline, run);
     if (reference) {
       const attention::Errors e =
           attention::compare(session, prepared, pass, *reference, around.comm);
@@ -114,9 +124,6 @@ void bench_scheme(const attention::Problem& p, const attention::Scheme& scheme,
       record->measured->error_max_abs = e.max_abs;
       record->measured->error_worst = e.worst;
     }
-    if (options.timeline)
-      append_measured(*options.timeline, prepared.program(), last, exec::align_clocks(around.comm),
-                      around.comm);
     if (options.keep) options.keep(session, prepared, *record);
   }
 }

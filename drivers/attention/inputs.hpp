@@ -23,7 +23,8 @@ class AttentionInputs {
   void check(const attention::Problem& p, bool backward);
 
   /// Reads or makes rows. Rows that no visible pair touches become 0 whatever the file holds there;
-  /// any other NaN or infinity is Error(numerical) with its index.
+  /// any other NaN or infinity is Error(numerical) with its index. The result refers to `p` and to
+  /// this object.
   attention::Fill fill(const attention::Problem& p);
 
   /// "file NAME" or "seed N", for reports.

@@ -21,7 +21,7 @@ namespace {
 void keep_program(const PlanRequest& request, const plan::Program& program,
                   const plan::SimulateResult& times, trace::Timeline& timeline,
                   std::ostringstream& programs) {
-  if (!request.trace.empty()) append_simulated(timeline, program, times);
+  if (!request.trace.empty()) append(timeline, simulated_timeline(program, times));
   if (!request.program_json.empty()) {
     programs << (programs.tellp() > 0 ? ",\n" : "[\n");
     plan::write_json(program, programs);

@@ -11,14 +11,16 @@
 
 namespace tessera::drivers {
 
-/// Adds this rank's run after what the timeline holds, by the clock of rank 0. `clocks` on rank 0
-/// holds the offsets of all ranks (exec/clock.hpp), and the result is complete there. Collective.
-void append_measured(trace::Timeline& timeline, const plan::Program& program,
-                     const exec::Measured& run, const std::vector<trace::ClockOffset>& clocks,
-                     parallel::Communicator& comm);
+/// This job's run by the clock of rank 0, from time 0 on. `clocks` on rank 0 holds the offsets of
+/// all ranks (exec/clock.hpp), and the result is complete there, empty elsewhere. Collective.
+trace::Timeline measured_timeline(const plan::Program& program, const exec::Measured& run,
+                                  const std::vector<trace::ClockOffset>& clocks,
+                                  parallel::Communicator& comm);
 
-/// Adds a simulated run.
-void append_simulated(trace::Timeline& timeline, const plan::Program& program,
-                      const plan::SimulateResult& times);
+/// A simulated run in the same form.
+trace::Timeline simulated_timeline(const plan::Program& program, const plan::SimulateResult& times);
+
+/// Adds a run after what the timeline holds; its messages get arrows of their own.
+void append(trace::Timeline& timeline, const trace::Timeline& run);
 
 }  // namespace tessera::drivers
