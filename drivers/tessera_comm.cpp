@@ -45,10 +45,7 @@ std::optional<int> parse(int argc, char** argv, const Communicator& world, Optio
   app.add_option("--watchdog", options.watchdog_s, "end the job after SECONDS without progress");
   app.add_flag("--quick", options.quick, "fewer repeats and smaller tiles, below 10 s");
   app.set_version_flag("--version", version_line());
-  std::optional<int> done;
-  parallel::together(
-      world, [&] { done = drivers::parse_command_line(app, argc, argv, world.rank() == 0); });
-  return done;
+  return drivers::parse_command_line(app, argc, argv, world);
 }
 
 void print_matrix(const drivers::Links& links, int n, bool latency) {

@@ -2,6 +2,7 @@
 #include "drivers/common/command_line.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <string_view>
@@ -52,6 +53,24 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, bool
     throw Error(Exit::usage, e.what(), "--help lists all options");
   }
   return 0;
+}
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv,
+                                      const parallel::Communicator& world) {
+  const std::string mine = fmt::format("{}", fmt::join(argv + 1, argv + argc, " "));
+  std::string first = mine;
+  world.broadcast(first, 0);
+  parallel::together(world, [&] {
+    if (mine != first)
+      throw Error(Exit::usage,
+                  fmt::format("this rank was started with other arguments than rank 0\n"
+                              "  here:   {}\n  rank 0: {}",
+                              mine, first),
+                  "give all ranks the same command line");
+  });
+  std::optional<int> done;
+  parallel::together(world, [&] { done = parse_command_line(app, argc, argv, world.rank() == 0); });
+  return done;
 }
 
 }  // namespace tessera::drivers

@@ -2,7 +2,6 @@
 #include "drivers/common/flags.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/units.hpp"
 #include "base/version.hpp"
@@ -20,7 +19,7 @@ CLI::Validator duration(double& target) {
         target = *seconds;
         return std::string();
       },
-      "DURATION");
+      "");  // a name would stand behind that of the type in the help
 }
 
 constexpr const char* footer =
@@ -78,16 +77,7 @@ config::Config load_deck(const config::Table& table, const Flags& flags,
     if (comm.rank() == 0) packed = config::pack(config::read_sources(flags.input, flags.sets));
   });
   comm.broadcast(packed, 0);
-  config::Sources sources = config::unpack(packed);
-  parallel::together(comm, [&] {
-    if (sources.path == flags.input && sources.sets == flags.sets) return;
-    throw Error(
-        Exit::usage,
-        fmt::format(
-            "this rank was started with another deck or other --set options than rank 0 ({} {})",
-            flags.input, fmt::join(flags.sets, " ")),
-        "give all ranks the same command line: masks and shapes must agree");
-  });
+  const config::Sources sources = config::unpack(packed);
   std::optional<config::Config> config;
   parallel::together(comm, [&] { config = config::load(table, sources); });
   return *config;

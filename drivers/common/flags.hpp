@@ -24,8 +24,8 @@ struct Flags {
 /// Adds all of them to an app whose name and description are set; `--seed N` becomes a --set.
 void add_flags(CLI::App& app, Flags& flags);
 
-/// The resolved deck, the same on all ranks: rank 0 reads the file, all check that they were
-/// started with the same options. Error(usage, io) on all ranks alike. Collective.
+/// The resolved deck, the same on all ranks: rank 0 reads file and environment.
+/// Error(usage, io) on all ranks alike. Collective.
 config::Config load_deck(const config::Table& table, const Flags& flags,
                          const parallel::Communicator& comm);
 

@@ -32,6 +32,8 @@ PreparedPass& Session::prepare(const Scheme& s, Pass pass, const plan::Machine& 
 }
 
 void Session::bind(PreparedPass& pass) {
+  for (auto& [which, other] : passes_)  // its scratch is needed no more
+    if (other.get() != &pass) other->executor_.reset();
   const int rank = around_.comm.rank();
   const plan::Plan& plan = pass.program_.plans[static_cast<std::size_t>(rank)];
   for (const plan::Buffer& b : plan.buffers)

@@ -49,7 +49,8 @@ class Session {
 
   /// Makes the program of a pass; nothing is allocated. Call `bind` before `run`.
   PreparedPass& prepare(const Scheme& s, Pass pass, const plan::Machine& machine);
-  /// Allocates the tensors that the pass binds and its scratch. Forward first.
+  /// Allocates the tensors that the pass binds and its scratch; frees the scratch of the other
+  /// pass. Forward first.
   void bind(PreparedPass& pass);
   /// Reads q, k, v, do and sink for this rank.
   void fill(const Fill& fill);
