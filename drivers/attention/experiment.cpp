@@ -59,6 +59,10 @@ class Experiment {
   int run() {
     parallel::together(world_, [&] { prepare(); });
     agree_on_mask();
+    if (const std::string kind = inputs_.mask_kind();
+        root() && !kind.empty() && kind != problem_.mask.kind())
+      log::warn("input.file was made for mask '{}', attention.mask = \"{}\" is used", kind,
+                problem_.mask.kind());
     inputs_.check(problem_, wants(Pass::backward));
     parallel::together(world_, [&] { plan_all(); });
     parallel::together(world_, [&] { check_memory(); });
@@ -157,8 +161,8 @@ class Experiment {
 
   int finish_check() {
     if (root())
-      fmt::print("{}checked: {} plans without a fault, bytes equal to the formulas\n",
-                 table(records_, false), records_.size());
+      fmt::print("{}checked: {} plan{} without a fault, bytes equal to the formulas\n",
+                 table(records_, false), records_.size(), records_.size() == 1 ? "" : "s");
     return 0;
   }
 

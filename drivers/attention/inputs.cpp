@@ -100,6 +100,11 @@ void AttentionInputs::read(const attention::Problem& p, const std::string& name,
   }
 }
 
+std::string AttentionInputs::mask_kind() {
+  if (!file_ || !file_->has("/mask")) return {};
+  return file_->text("/mask", "kind").value_or("");
+}
+
 std::string AttentionInputs::source() const {
   return file_ ? fmt::format("file {}", file_->path()) : fmt::format("seed {}", seed_);
 }

@@ -27,6 +27,9 @@ class AttentionInputs {
   /// this object.
   attention::Fill fill(const attention::Problem& p);
 
+  /// The mask that the file was made for; empty when it does not say. Collective.
+  std::string mask_kind();
+
   /// "file NAME" or "seed N", for reports.
   std::string source() const;
 

@@ -77,7 +77,8 @@ int plan_attention(const config::Config& config, const MaskArrays& arrays,
     fmt::print("{} on {} ranks, {} mask, layout {}, {}; machine model {}\n\n{}",
                shape_text(problem), n, problem.mask.kind(), attention::name_of(problem.layout),
                name_of(problem.dtype), machine.name, table(records, false));
-    fmt::print("{} plans without a fault; bytes equal to the formulas\n", records.size());
+    fmt::print("{} plan{} without a fault; bytes equal to the formulas\n", records.size(),
+               records.size() == 1 ? "" : "s");
   }
   const std::string json = report_json(conditions, records, nullptr);
   if (request.json == "-")
