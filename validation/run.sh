@@ -29,6 +29,7 @@ folder=build
 [ "$preset" = release ] || folder=build-$preset
 results=$root/$folder/tests.xml
 rm -f "$results"
+export GTEST_COLOR=no
 # Multi-rank tests claim two processors each (CTest PROCESSORS), so two cores are not overloaded.
 jobs=$(nproc)
 [ "$jobs" -ge 2 ] || jobs=2

@@ -107,6 +107,7 @@ void bench_scheme(const attention::Problem& p, const attention::Scheme& scheme,
     if (!record) {  // forward is run for what backward needs of it
       around.comm.barrier();
       session.run(prepared);
+      session.release(prepared);
       continue;
     }
     exec::Measured last;
@@ -125,6 +126,7 @@ void bench_scheme(const attention::Problem& p, const attention::Scheme& scheme,
       record->measured->error_worst = e.worst;
     }
     if (options.keep) options.keep(session, prepared, *record);
+    session.release(prepared);
   }
 }
 

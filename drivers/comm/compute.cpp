@@ -35,7 +35,8 @@ double median_of_active(const Communicator& comm, bool active, double value) {
 double timed_on_active(const Communicator& comm, bool active, int repeats,
                        const std::function<void()>& body) {
   sleeping_barrier(comm);
-  const double seconds = active ? median_time(repeats, body) : 0;
+  // Rates are those of a core of one's own, whatever else runs on the machine.
+  const double seconds = active ? median_time(repeats, body, processor_s) : 0;
   sleeping_barrier(comm);
   return median_of_active(comm, active, seconds);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <thread>
 
 namespace tessera::drivers {
@@ -18,13 +19,19 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-double median_time(int repeats, const std::function<void()>& body) {
+double processor_s() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+double median_time(int repeats, const std::function<void()>& body, double (*clock)()) {
   body();
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
-    const double begin = now_s();
+    const double begin = clock();
     body();
-    times.push_back(now_s() - begin);
+    times.push_back(clock() - begin);
   }
   return median(times);
 }

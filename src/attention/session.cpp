@@ -32,8 +32,6 @@ PreparedPass& Session::prepare(const Scheme& s, Pass pass, const plan::Machine& 
 }
 
 void Session::bind(PreparedPass& pass) {
-  for (auto& [which, other] : passes_)  // its scratch is needed no more
-    if (other.get() != &pass) other->executor_.reset();
   const int rank = around_.comm.rank();
   const plan::Plan& plan = pass.program_.plans[static_cast<std::size_t>(rank)];
   for (const plan::Buffer& b : plan.buffers)
@@ -57,6 +55,8 @@ void Session::fill(const Fill& fill) {
     fill(name, which == name::sink ? Rows{} : keys ? k : q, it->second.ref);
   }
 }
+
+void Session::release(PreparedPass& pass) { pass.executor_.reset(); }
 
 exec::Measured Session::run(PreparedPass& pass) {
   if (!pass.executor_) throw std::logic_error("Session::run before Session::bind");

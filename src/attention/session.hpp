@@ -49,12 +49,13 @@ class Session {
 
   /// Makes the program of a pass; nothing is allocated. Call `bind` before `run`.
   PreparedPass& prepare(const Scheme& s, Pass pass, const plan::Machine& machine);
-  /// Allocates the tensors that the pass binds and its scratch; frees the scratch of the other
-  /// pass. Forward first.
+  /// Allocates the tensors that the pass binds and its scratch. Forward first.
   void bind(PreparedPass& pass);
   /// Reads q, k, v, do and sink for this rank.
   void fill(const Fill& fill);
   exec::Measured run(PreparedPass& pass);
+  /// Frees the scratch of a pass that is not run any more; its tensors stay.
+  void release(PreparedPass& pass);
 
   /// A bound tensor, null data if there is none of this name.
   TensorRef tensor(const std::string& name) const;
