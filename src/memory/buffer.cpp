@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "base/units.hpp"
+#include "memory/cuda.hpp"
 
 namespace tessera {
 namespace {
@@ -22,6 +23,13 @@ constexpr std::int64_t alignment = 64;
               fmt::format("no memory for '{}': {} could not be allocated", label,
                           units::format_bytes(static_cast<double>(bytes))),
               "use more ranks, a shorter sequence or a smaller element type");
+}
+
+void* allocate_host(std::int64_t bytes) {
+  const auto rounded = static_cast<std::size_t>((bytes + alignment - 1) / alignment * alignment);
+  void* data = std::aligned_alloc(alignment, rounded);
+  if (data) std::memset(data, 0, rounded);
+  return data;
 }
 
 }  // namespace
@@ -44,19 +52,23 @@ void Budget::take(std::int64_t bytes, const std::string& label) {
 
 void Budget::give(std::int64_t bytes) { in_use_ -= bytes; }
 
-void Buffer::Free::operator()(void* p) const { std::free(p); }
+void Buffer::Free::operator()(void* p) const {
+  space == Space::host ? std::free(p) : memory::release(space, p);
+}
 
-Buffer::Buffer(Budget& budget, std::int64_t bytes, const std::string& label) : bytes_(bytes) {
+Buffer::Buffer(Budget& budget, std::int64_t bytes, const std::string& label, Space space)
+    : data_(nullptr, Free{space}), bytes_(bytes) {
   budget.take(bytes, label);
-  budget_ = &budget;
-  if (bytes == 0) return;
-  const std::int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  data_.reset(std::aligned_alloc(alignment, static_cast<std::size_t>(rounded)));
-  if (!data_) {
+  try {
+    if (bytes > 0) {
+      data_.reset(space == Space::host ? allocate_host(bytes) : memory::allocate(space, bytes));
+      if (!data_) too_large(bytes, label);
+    }
+  } catch (...) {
     budget.give(bytes);
-    too_large(bytes, label);
+    throw;
   }
-  std::memset(data_.get(), 0, static_cast<std::size_t>(rounded));
+  budget_ = &budget;
 }
 
 Buffer::Buffer(Buffer&& o) noexcept
@@ -79,7 +91,7 @@ Buffer::~Buffer() {
 }
 
 Tensor make_tensor(Budget& budget, DType dtype, std::array<std::int64_t, 3> shape,
-                   const std::string& label) {
+                   const std::string& label, Space space) {
   std::int64_t bytes = size_of(dtype);
   for (const std::int64_t extent : shape) {
     if (extent < 0) throw std::logic_error("negative extent of '" + label + "'");
@@ -90,8 +102,8 @@ Tensor make_tensor(Budget& budget, DType dtype, std::array<std::int64_t, 3> shap
     }
   }
   Tensor t;
-  t.buffer = Buffer(budget, bytes, label);
-  t.ref = dense(t.buffer.data(), dtype, shape);
+  t.buffer = Buffer(budget, bytes, label, space);
+  t.ref = dense(t.buffer.data(), dtype, shape, space);
   return t;
 }
 

@@ -27,20 +27,25 @@ class Budget {
   std::int64_t limit_ = 0, in_use_ = 0, peak_ = 0;
 };
 
-/// Zero-filled host memory, 64-byte aligned, move-only. The budget must outlive it.
+/// Zero-filled memory, move-only: host memory, 64-byte aligned, or device or pinned memory. The
+/// budget must outlive it. Error(environment) naming the label when there is none.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Budget& budget, std::int64_t bytes, const std::string& label);
+  Buffer(Budget& budget, std::int64_t bytes, const std::string& label, Space space = Space::host);
   Buffer(Buffer&&) noexcept;
   Buffer& operator=(Buffer&&) noexcept;
   ~Buffer();
 
   void* data() const { return data_.get(); }
   std::int64_t bytes() const { return bytes_; }
+  Space space() const { return data_.get_deleter().space; }
 
  private:
   struct Free {
+    Free() : space(Space::host) {}
+    explicit Free(Space s) : space(s) {}
+    Space space;
     void operator()(void* p) const;
   };
   std::unique_ptr<void, Free> data_;
@@ -54,6 +59,6 @@ struct Tensor {
   TensorRef ref;
 };
 Tensor make_tensor(Budget& budget, DType dtype, std::array<std::int64_t, 3> shape,
-                   const std::string& label);
+                   const std::string& label, Space space = Space::host);
 
 }  // namespace tessera

@@ -64,6 +64,8 @@ struct Call {
   Attributes attributes;
   /// Called between sub-tiles of long work so that transfers advance; may be empty.
   std::function<void()> progress;
+  /// Device queue (cudaStream_t) that work on device tensors is put on; run() does not wait for it.
+  void* stream = nullptr;
 };
 
 }  // namespace tessera::ops

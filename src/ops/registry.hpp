@@ -17,6 +17,9 @@ struct Implementation {
   int priority = 0;     ///< the highest one that supports a call is chosen
   std::function<bool(const Call&)> supports;
   std::function<void(const Call&)> run;
+  /// Builds what run() keeps for calls of this shape and mask (tables on the device), so that
+  /// nothing is built inside a pass; may be empty. run() without it builds on its first call.
+  std::function<void(const Call&)> prepare = nullptr;
 };
 
 class Registry {
@@ -32,6 +35,10 @@ class Registry {
   /// and every backend that was asked, if none supports it.
   const Implementation& choose(const Call& call) const;
   void run(const Call& call) const { choose(call).run(call); }
+  void prepare(const Call& call) const {
+    const Implementation& chosen = choose(call);
+    if (chosen.prepare) chosen.prepare(call);
+  }
 
   const std::vector<Implementation>& list() const { return implementations_; }
 

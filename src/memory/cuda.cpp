@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/cuda.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "base/error.hpp"
+#include "base/units.hpp"
+
+namespace tessera::memory {
+namespace {
+
+void check(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return;
+  cudaGetLastError();  // so that the next call does not report this one
+  throw Error(Exit::environment, fmt::format("{} failed: {}", what, cudaGetErrorString(code)),
+              code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver
+                  ? "run on a machine with an NVIDIA GPU and its driver, or choose host memory"
+                  : "");
+}
+
+cudaStream_t of(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+}  // namespace
+
+void* allocate(Space space, std::int64_t bytes) {
+  void* data = nullptr;
+  const auto size = static_cast<std::size_t>(bytes);
+  const bool pinned = space == Space::pinned;
+  const cudaError_t code = pinned ? cudaMallocHost(&data, size) : cudaMalloc(&data, size);
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(code, pinned ? "cudaMallocHost" : "cudaMalloc");
+  check(cudaMemset(data, 0, size), "cudaMemset");
+  check(cudaStreamSynchronize(nullptr), "cudaMemset");
+  return data;
+}
+
+void release(Space space, void* data) noexcept {
+  if (!data) return;
+  if (space == Space::pinned) {
+    cudaFreeHost(data);
+  } else {
+    cudaFree(data);
+  }
+}
+
+void copy(void* to, const void* from, std::int64_t bytes, void* stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, of(stream)),
+        "cudaMemcpyAsync");
+}
+
+void synchronize(void* stream) { check(cudaStreamSynchronize(of(stream)), "the device's work"); }
+
+int device_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+std::string describe_device() {
+  if (device_count() == 0) return "no CUDA device";
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  cudaDeviceProp prop{};
+  check(cudaGetDeviceProperties(&prop, device), "cudaGetDeviceProperties");
+  return fmt::format("{}, compute {}.{}, {} multiprocessors, {}", prop.name, prop.major, prop.minor,
+                     prop.multiProcessorCount,
+                     units::format_bytes(static_cast<double>(prop.totalGlobalMem)));
+}
+
+}  // namespace tessera::memory
