@@ -23,6 +23,9 @@ if(NOT TESSERA_SANITIZE)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/src/*.hpp ${PROJECT_SOURCE_DIR}/kernels/*.hpp
     ${PROJECT_SOURCE_DIR}/drivers/*.hpp)
+  if(NOT TESSERA_CUDA)
+    list(FILTER headers EXCLUDE REGEX "^kernels/cuda/") # they need CUDA's own headers
+  endif()
   set(alone_sources "")
   foreach(header ${headers})
     string(REGEX REPLACE "^src/" "" include ${header})
@@ -33,7 +36,7 @@ if(NOT TESSERA_SANITIZE)
   endforeach()
   add_library(headers_alone OBJECT EXCLUDE_FROM_ALL ${alone_sources})
   foreach(target tessera_config tessera_io tessera_attention tessera_kernels_reference
-      tessera_kernels_kokkos tessera_drivers_common)
+      tessera_kernels_kokkos tessera_kernels_cuda tessera_drivers_common)
     if(TARGET ${target})
       target_link_libraries(headers_alone PRIVATE ${target})
     endif()

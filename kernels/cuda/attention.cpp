@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/attention.hpp"
+
+#include <algorithm>
+
+#include "kernels/cuda/check.hpp"
+#include "kernels/cuda/tensor_map.hpp"
+#include "ops/signature.hpp"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+using Resident = MaskCache::Resident;
+
+constexpr std::int64_t most_rows = std::int64_t{1} << 30;  ///< positions are 32 bit in kernels
+constexpr std::int64_t cache_bytes = 24 << 20;             ///< of the L2, for streamed operands
+
+cudaStream_t stream_of(const ops::Call& call) { return static_cast<cudaStream_t>(call.stream); }
+
+struct Sizes {
+  std::int64_t queries, keys;
+  int heads, key_heads, d, dv;
+};
+Sizes sizes(const ops::Call& call) {
+  const TensorRef &q = call.args[0], &k = call.args[1], &v = call.args[2];
+  return {q.shape[0],
+          k.shape[0],
+          static_cast<int>(q.shape[1]),
+          static_cast<int>(k.shape[1]),
+          static_cast<int>(q.shape[2]),
+          static_cast<int>(v.shape[2])};
+}
+
+bool small_enough(const ops::Call& call) {
+  const Sizes s = sizes(call);
+  return s.queries < most_rows && s.keys < most_rows && s.d <= 512 && s.dv <= 512;
+}
+
+/// Accumulators are read and written in pairs.
+bool in_pairs(const TensorRef& t) {
+  return t.stride[2] == 1 && (t.shape[0] == 1 || t.stride[0] % 2 == 0) &&
+         (t.shape[1] == 1 || t.stride[1] % 2 == 0) &&
+         reinterpret_cast<std::uintptr_t>(t.data) % 8 == 0;
+}
+
+/// Major version of the current device; 0 without one.
+int compute_major() {
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess) {
+    return major;
+  }
+  cudaGetLastError();
+  return 0;
+}
+
+bool has_kernel(const ops::Call& call, std::initializer_list<std::size_t> operands,
+                std::initializer_list<std::size_t> sums) {
+  if (!mismatch(call).empty() || !on_device(call) || !small_enough(call)) return false;
+  const Sizes s = sizes(call);
+  return compute_major() == 9 && call.attributes.scale > 0 &&
+         forward_tile(s.d, s.dv).resident > 0 &&
+         std::ranges::all_of(operands, [&](auto i) { return fits_tensor_map(call.args[i]); }) &&
+         std::ranges::all_of(sums, [&](auto i) { return in_pairs(call.args[i]); });
+}
+
+bool forward_supports(const ops::Call& call) {
+  return call.args.size() == 5 && has_kernel(call, {0, 1, 2}, {3});
+}
+bool backward_supports(const ops::Call& call) {
+  return call.args.size() == 9 && has_kernel(call, {0, 1, 2, 3}, {6, 7, 8});
+}
+bool plain_supports(const ops::Call& call) {
+  return mismatch(call).empty() && on_device(call) && small_enough(call);
+}
+
+/// The lists and sizes of one kernel. Heads that run together stream at most cache_bytes: the keys
+/// and values of their key heads, or the queries and gradients of their groups.
+Tile tile_of(const ops::Call& call, MaskCache& masks, Resident resident, TileShape shape) {
+  const Sizes s = sizes(call);
+  const int group = s.heads / s.key_heads;
+  const bool by_keys = resident == Resident::keys;
+  const std::int64_t streamed = by_keys ? s.queries * group : s.keys;
+  const std::int64_t bytes = std::max<std::int64_t>(1, streamed * (s.d + s.dv) * 2);
+  const std::int64_t together = std::clamp<std::int64_t>(cache_bytes / bytes, 1, s.key_heads);
+  Tile t{};
+  t.tiles = masks.tiles(call.attributes.mask, s.queries, s.keys, resident, shape, call.stream);
+  t.rows = static_cast<int>(s.queries);
+  t.keys = static_cast<int>(s.keys);
+  t.heads = s.heads;
+  t.group = group;
+  t.heads_at_once = static_cast<int>(by_keys ? together : together * group);
+  t.scale = static_cast<float>(call.attributes.scale);
+  t.softcap = static_cast<float>(call.attributes.softcap);
+  return t;
+}
+
+void forward(const ops::Call& call, MaskCache& masks) {
+  const Sizes s = sizes(call);
+  if (s.queries == 0 || s.keys == 0 || s.heads == 0) return;
+  const TileShape shape = forward_tile(s.d, s.dv);
+  const TensorRef &o = call.args[3], &lse = call.args[4];
+  ForwardParams p{};
+  p.q = tensor_map(call.args[0], shape.resident);
+  p.k = tensor_map(call.args[1], shape.streamed);
+  p.v = tensor_map(call.args[2], shape.streamed);
+  p.tile = tile_of(call, masks, Resident::queries, shape);
+  p.o = o.as<float>();
+  p.lse = lse.as<float>();
+  for (int i = 0; i < 2; ++i) {
+    p.o_stride[i] = o.stride[i];
+    p.lse_stride[i] = lse.stride[i];
+  }
+  check(launch_forward(p, s.d, s.dv, stream_of(call)), "attention.forward");
+}
+
+BackwardParams backward_params(const ops::Call& call) {
+  const auto& a = call.args;
+  BackwardParams p{};
+  p.lse = a[4].as<float>();
+  p.delta = a[5].as<float>();
+  p.dq = a[6].as<float>();
+  p.dk = a[7].as<float>();
+  p.dv = a[8].as<float>();
+  for (int i = 0; i < 2; ++i) {
+    p.lse_stride[i] = a[4].stride[i];
+    p.delta_stride[i] = a[5].stride[i];
+    p.dq_stride[i] = a[6].stride[i];
+    p.dk_stride[i] = a[7].stride[i];
+    p.dv_stride[i] = a[8].stride[i];
+  }
+  return p;
+}
+
+void backward(const ops::Call& call, MaskCache& masks) {
+  const Sizes s = sizes(call);
+  if (s.queries == 0 || s.keys == 0 || s.heads == 0) return;
+  BackwardParams p = backward_params(call);
+  const auto launch = [&](Resident resident, TileShape shape, auto launcher, const char* name) {
+    const bool by_keys = resident == Resident::keys;
+    const int query_rows = by_keys ? shape.streamed : shape.resident;
+    const int key_rows = by_keys ? shape.resident : shape.streamed;
+    p.q = tensor_map(call.args[0], query_rows);
+    p.k = tensor_map(call.args[1], key_rows);
+    p.v = tensor_map(call.args[2], key_rows);
+    p.grad = tensor_map(call.args[3], query_rows);
+    p.tile = tile_of(call, masks, resident, shape);
+    check(launcher(p, s.d, s.dv, stream_of(call)), name);
+  };
+  launch(Resident::keys, backward_key_tile(s.d, s.dv), launch_backward_keys,
+         "attention.backward, dk and dv");
+  launch(Resident::queries, backward_query_tile(s.d, s.dv), launch_backward_queries,
+         "attention.backward, dq");
+}
+
+void prepare_forward(const ops::Call& call, MaskCache& masks) {
+  const Sizes s = sizes(call);
+  tile_of(call, masks, Resident::queries, forward_tile(s.d, s.dv));
+}
+void prepare_backward(const ops::Call& call, MaskCache& masks) {
+  const Sizes s = sizes(call);
+  tile_of(call, masks, Resident::keys, backward_key_tile(s.d, s.dv));
+  tile_of(call, masks, Resident::queries, backward_query_tile(s.d, s.dv));
+}
+
+PlainParams plain_params(const ops::Call& call, MaskCache& masks) {
+  const Sizes s = sizes(call);
+  PlainParams p{};
+  p.q = view(call.args[0]);
+  p.k = view(call.args[1]);
+  p.v = view(call.args[2]);
+  const auto bands = masks.bands(call.attributes.mask, s.queries, s.keys, call.stream);
+  p.bands = bands.data();
+  p.num_bands = static_cast<int>(bands.size());
+  p.scale = call.attributes.scale;
+  p.softcap = call.attributes.softcap;
+  return p;
+}
+
+void plain_forward(const ops::Call& call, MaskCache& masks) {
+  PlainParams p = plain_params(call, masks);
+  p.o = view(call.args[3]);
+  p.lse = view(call.args[4]);
+  check(launch_plain_forward(p, stream_of(call)), "attention.forward");
+}
+
+void plain_backward(const ops::Call& call, MaskCache& masks) {
+  PlainParams p = plain_params(call, masks);
+  const auto& a = call.args;
+  p.grad = view(a[3]);
+  p.lse = view(a[4]);
+  p.delta = view(a[5]);
+  p.dq = view(a[6]);
+  p.dk = view(a[7]);
+  p.dv = view(a[8]);
+  check(launch_plain_backward(p, stream_of(call)), "attention.backward");
+}
+
+void prepare_plain(const ops::Call& call, MaskCache& masks) { plain_params(call, masks); }
+
+}  // namespace
+
+bool on_device(const ops::Call& call) {
+  return std::ranges::all_of(call.args, [](auto& t) { return t.space == Space::cuda; });
+}
+
+View view(const TensorRef& t) {
+  const Element type = t.dtype == DType::f64   ? Element::f64
+                       : t.dtype == DType::f32 ? Element::f32
+                                               : Element::bf16;
+  return {
+      t.data, type, {t.shape[0], t.shape[1], t.shape[2]}, {t.stride[0], t.stride[1], t.stride[2]}};
+}
+
+void add_attention(ops::Registry& registry, std::shared_ptr<MaskCache> masks) {
+  const auto add = [&](const char* op, const char* backend, int priority, auto supports, auto run,
+                       auto prepare) {
+    registry.add({op, backend, priority, supports,
+                  [masks, run](const ops::Call& call) { run(call, *masks); },
+                  [masks, prepare](const ops::Call& call) { prepare(call, *masks); }});
+  };
+  add("attention.forward", "cuda", 20, forward_supports, forward, prepare_forward);
+  add("attention.backward", "cuda", 20, backward_supports, backward, prepare_backward);
+  add("attention.forward", "cuda-plain", 5, plain_supports, plain_forward, prepare_plain);
+  add("attention.backward", "cuda-plain", 5, plain_supports, plain_backward, prepare_plain);
+}
+
+}  // namespace tessera::kernels::cuda

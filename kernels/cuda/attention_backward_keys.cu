@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// dK and dV of a bf16 tile with any mask, given the final statistics (attention brief 1.3). A block
+// owns 128 keys of one key head and runs over the blocks of queries that see them, for each query
+// head of the group: every element has one owner, the result is the same in every run. Scores are
+// computed transposed (keys x queries), so that P^T and dS^T are operands straight from registers.
+// Head sizes above 128 need two launches, one for dV and one for dK, for want of registers.
+#include "kernels/cuda/mask.cuh"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+constexpr int keys = 128;
+constexpr int consumers = 2 * group_threads;
+constexpr int threads = consumers + group_threads;
+
+template <int D, int DV>
+struct Shape {
+  static constexpr int queries = D > 192 ? 32 : 64;
+  static constexpr int stages = 3;
+  static constexpr int k_bytes = tile_bytes<D, keys>;
+  static constexpr int v_bytes = tile_bytes<DV, keys>;
+  static constexpr int q_bytes = tile_bytes<D, queries>;
+  static constexpr int g_bytes = tile_bytes<DV, queries>;
+  static constexpr int statistics = k_bytes + v_bytes + stages * (q_bytes + g_bytes);
+  static constexpr int barriers = statistics + stages * 2 * queries * 4;
+  static constexpr int bytes = barriers + 128 + 1024;
+  static_assert(bytes <= 232448, "shared memory of a Hopper block");
+};
+
+template <int D, int DV>
+struct Shared {
+  using S = Shape<D, DV>;
+  char* base;
+  __device__ explicit Shared(char* raw)
+      : base(raw + (1024 - (shared_address(raw) & 1023)) % 1024) {}
+  __device__ char* k() const { return base; }
+  __device__ char* v() const { return base + S::k_bytes; }
+  __device__ char* q(int stage) const { return v() + S::v_bytes + stage * S::q_bytes; }
+  __device__ char* g(int stage) const { return q(S::stages) + stage * S::g_bytes; }
+  __device__ float* lse(int stage) const {
+    return reinterpret_cast<float*>(base + S::statistics) + stage * 2 * S::queries;
+  }
+  __device__ float* delta(int stage) const { return lse(stage) + S::queries; }
+  __device__ uint64_t* barrier(int i) const {
+    return reinterpret_cast<uint64_t*>(base + S::barriers) + i;
+  }
+  __device__ uint64_t* resident() const { return barrier(0); }
+  __device__ uint64_t* full(int stage) const { return barrier(1 + stage); }
+  __device__ uint64_t* free(int stage) const { return barrier(1 + S::stages + stage); }
+};
+
+/// Rows of the statistics: lse in powers of two, +inf where there is no gradient.
+template <int D, int DV>
+__device__ void fetch_statistics(const BackwardParams& p, const Shared<D, DV>& mem, int stage,
+                                 int row, int head) {
+  for (int i = threadIdx.x % 32; i < Shape<D, DV>::queries; i += 32) {
+    const int q = row + i;
+    float lse = -INFINITY, delta = 0;
+    if (q < p.tile.rows) {
+      lse = p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]];
+      delta = p.delta[head * p.delta_stride[0] + q * p.delta_stride[1]];
+    }
+    mem.lse(stage)[i] = lse == -INFINITY ? INFINITY : lse * log2_e;
+    mem.delta(stage)[i] = lse == -INFINITY ? 0 : delta;
+  }
+}
+
+/// One warp: lane 0 drives the copy engine, all lanes fetch the statistics.
+template <int D, int DV>
+__device__ void fetch(const BackwardParams& p, const Shared<D, DV>& mem, int key, int key_head,
+                      int begin, int end) {
+  using S = Shape<D, DV>;
+  const bool leader = threadIdx.x % 32 == 0;
+  if (leader) {
+    barrier_expect(mem.resident(), S::k_bytes + S::v_bytes);
+    load_tile<D, keys>(mem.k(), &p.k, mem.resident(), key_head, key);
+    load_tile<DV, keys>(mem.v(), &p.v, mem.resident(), key_head, key);
+  }
+  const int steps = end - begin;
+  for (int i = 0; i < steps * p.tile.group; ++i) {
+    const int stage = i % S::stages, turn = i / S::stages & 1;
+    const int head = key_head * p.tile.group + i / steps;
+    const int row = p.tile.tiles.entries[begin + i % steps].block * S::queries;
+    barrier_wait(mem.free(stage), turn ^ 1);
+    if (leader) {
+      barrier_expect(mem.full(stage), S::q_bytes + S::g_bytes);
+      load_tile<D, S::queries>(mem.q(stage), &p.q, mem.full(stage), head, row);
+      load_tile<DV, S::queries>(mem.g(stage), &p.grad, mem.full(stage), head, row);
+    }
+    fetch_statistics(p, mem, stage, row, head);
+    if (!leader) barrier_arrive(mem.full(stage));
+    __syncwarp();
+  }
+}
+
+template <int D, int DV, bool want_dk, bool want_dv, bool capped>
+struct Consumer {
+  using S = Shape<D, DV>;
+  static constexpr int n = S::queries / 2;
+  const BackwardParams& p;
+  const Shared<D, DV>& mem;
+  int block_key, key, head, first_column;
+  float s[n], t[n];
+  float dk[want_dk ? D / 2 : 2], dv[want_dv ? DV / 2 : 2];
+  uint32_t weights[n / 2], slopes[n / 2];  ///< P^T and dS^T as operands
+  uint32_t visible[2];                     ///< cells of a partial block
+
+  /// Registers suffice for scores and the operands of the step before at one time.
+  static constexpr bool roomy = !want_dk || !want_dv || D <= 96;
+
+  __device__ __forceinline__ void scores(int stage) {
+    const uint32_t half = warpgroup() * 64 * panel_bytes;
+    products_begin();
+    product_abt<D, keys, S::queries>(s, shared_address(mem.k()) + half,
+                                     shared_address(mem.q(stage)));
+    products_commit();
+  }
+  __device__ __forceinline__ void score_slopes(int stage) {
+    if constexpr (!want_dk) return;
+    const uint32_t half = warpgroup() * 64 * panel_bytes;
+    products_begin();
+    product_abt<DV, keys, S::queries>(t, shared_address(mem.v()) + half,
+                                      shared_address(mem.g(stage)));
+    products_commit();
+  }
+  __device__ __forceinline__ void clear(const TileEntry& e, int stage) {
+    const int end = min(block_key + keys, p.tile.keys);
+    clear_holes<S::queries, (D + 63) / 64, consumers>(p.tile.tiles, e, block_key, end,
+                                                      mem.q(stage));
+    clear_holes<S::queries, (DV + 63) / 64, consumers>(p.tile.tiles, e, block_key, end,
+                                                       mem.g(stage));
+  }
+  /// Scores become probabilities, 0 where masked.
+  __device__ __forceinline__ void probabilities(const TileEntry& e, const float* lse) {
+    const float scale = p.tile.scale * log2_e, cap = p.tile.softcap;
+#pragma unroll
+    for (int i = 0; i < n; i += 4) {
+      const float2 l = *reinterpret_cast<const float2*>(lse + i / 4 * 8 + first_column);
+#pragma unroll
+      for (int j = i; j < i + 4; ++j) {
+        const float shift = j % 2 ? l.y : l.x;
+        if constexpr (capped) s[j] = cap / p.tile.scale * tanh_fast(s[j] * p.tile.scale / cap);
+        s[j] = exp2_fast(s[j] * scale - shift);
+      }
+    }
+    if (e.flags & tile_partial) {
+      visible_cells<n>(p.tile.tiles, e, key, e.block * S::queries + first_column, visible);
+#pragma unroll
+      for (int i = 0; i < n; ++i) s[i] = is_visible(visible, i) ? s[i] : 0;
+    }
+  }
+  /// s = P^T becomes dS^T = P^T (dP^T - Delta); with a cap, its slope is worked out
+  /// from P: cap tanh(x) = ln P + lse.
+  __device__ __forceinline__ void score_gradient(const TileEntry& e, const float* lse,
+                                                 const float* delta) {
+    const float cap = p.tile.softcap;
+#pragma unroll
+    for (int i = 0; i < n; i += 4) {
+      const float2 d = *reinterpret_cast<const float2*>(delta + i / 4 * 8 + first_column);
+#pragma unroll
+      for (int j = i; j < i + 4; ++j) {
+        float slope = t[j] - (j % 2 ? d.y : d.x);
+        if constexpr (capped) {
+          const float l = lse[i / 4 * 8 + first_column + j % 2];
+          const float x = (log2f(s[j]) + l) * ln_2 / cap;
+          slope = s[j] > 0 ? slope * (1 - x * x) : 0;
+        }
+        s[j] *= slope;
+      }
+    }
+    if (e.flags & tile_partial) {  // what is masked may have met NaN in t
+#pragma unroll
+      for (int i = 0; i < n; ++i) s[i] = is_visible(visible, i) ? s[i] : 0;
+    }
+  }
+  __device__ __forceinline__ void release(int stage) {
+    if (threadIdx.x % 32 == 0) barrier_arrive(mem.free(stage));
+  }
+  template <int m>
+  __device__ void store(const float (&x)[m], float* out, const int64_t (&stride)[2], float scale) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int k = key + 8 * r;
+      if (k >= p.tile.keys) continue;
+      blend_row(out + k * stride[0] + head * stride[1] + first_column, x, r, 1.f, scale);
+    }
+  }
+
+  __device__ __forceinline__ void gradients(int stage) {
+    products_begin();
+    if constexpr (want_dv) {
+      product_pb<S::queries>(dv, weights, shared_address(mem.g(stage)));
+      products_commit();
+    }
+    if constexpr (want_dk) {
+      product_pb<S::queries>(dk, slopes, shared_address(mem.q(stage)));
+      products_commit();
+    }
+  }
+  /// Operands of the gradients, made while no product is under way: the compiler serialises
+  /// products otherwise.
+  __device__ __forceinline__ void operands(const TileEntry& e, int stage) {
+    if constexpr (want_dv) to_fragments(s, weights);
+    if constexpr (want_dk) {
+      pin(t);
+      score_gradient(e, mem.lse(stage), mem.delta(stage));
+      to_fragments(s, slopes);
+    }
+  }
+  /// Where registers suffice, the scores of step i are put before the gradients of step i - 1, so
+  /// that these are under way while the probabilities of i are worked out.
+  __device__ void run(int begin, int end) {
+#pragma unroll
+    for (float& x : dk) x = 0;
+#pragma unroll
+    for (float& x : dv) x = 0;
+    barrier_wait(mem.resident(), 0);
+    const int steps = end - begin, total = steps * p.tile.group;
+    const TileEntry* entries = p.tile.tiles.entries + begin;
+    int at = steps > 1 ? 1 : 0;  // of the entry after this one, fetched a step ahead
+    TileEntry e = entries[0], next = entries[at];
+    barrier_wait(mem.full(0), 0);
+    if (e.flags & tile_holes) clear(e, 0);
+    scores(0);
+    score_slopes(0);
+    products_wait<0>();
+    pin(s);
+    probabilities(e, mem.lse(0));
+    operands(e, 0);
+    for (int i = 1; i < total; ++i) {
+      const int stage = i % S::stages, last = (i - 1) % S::stages;
+      e = next;
+      at = at + 1 < steps ? at + 1 : 0;
+      next = entries[at];
+      barrier_wait(mem.full(stage), i / S::stages & 1);
+      if (e.flags & tile_holes) clear(e, stage);
+      if constexpr (roomy) {
+        scores(stage);
+        score_slopes(stage);
+        gradients(last);
+        products_wait<(want_dk ? 2 : 0) + (want_dv ? 1 : 0)>();
+      } else {
+        gradients(last);
+        scores(stage);
+        products_wait<1>();
+        score_slopes(stage);
+        products_wait<1>();
+      }
+      pin(s);
+      probabilities(e, mem.lse(stage));
+      products_wait<0>();
+      pin(dk);
+      pin(dv);
+      release(last);
+      operands(e, stage);
+    }
+    gradients((total - 1) % S::stages);
+    products_wait<0>();
+    pin(dk);
+    pin(dv);
+    if constexpr (want_dk) store(dk, p.dk, p.dk_stride, p.tile.scale);
+    if constexpr (want_dv) store(dv, p.dv, p.dv_stride, 1.f);
+  }
+};
+
+template <int D, int DV, bool want_dk, bool want_dv, bool capped>
+__global__ void __launch_bounds__(threads, 1)
+    backward_keys_kernel(const __grid_constant__ BackwardParams p) {
+  using S = Shape<D, DV>;
+  extern __shared__ char raw[];
+  const Shared<D, DV> mem(raw);
+  const Place place = place_of(p.tile, p.tile.heads / p.tile.group);
+  const int key = p.tile.tiles.order[place.rank] * keys;
+  const int begin = p.tile.tiles.begin[place.rank], end = p.tile.tiles.begin[place.rank + 1];
+  if (threadIdx.x == 0) {
+    barrier_init(mem.resident(), 1);
+    for (int s = 0; s < S::stages; ++s) {
+      barrier_init(mem.full(s), 32);
+      barrier_init(mem.free(s), consumers / 32);
+    }
+    barriers_ready();
+  }
+  __syncthreads();
+  if (threadIdx.x >= consumers) {
+    give_registers<24>();
+    if (threadIdx.x < consumers + 32) fetch(p, mem, key, place.head, begin, end);
+  } else {
+    take_registers<240>();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    Consumer<D, DV, want_dk, want_dv, capped> c{
+        p, mem, key, key + warp * 16 + lane / 4, place.head, lane % 4 * 2};
+    c.run(begin, end);
+  }
+}
+
+template <int D, int DV, bool want_dk, bool want_dv>
+cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
+  constexpr int bytes = Shape<D, DV>::bytes;
+  const auto kernel = p.tile.softcap > 0 ? backward_keys_kernel<D, DV, want_dk, want_dv, true>
+                                         : backward_keys_kernel<D, DV, want_dk, want_dv, false>;
+  const cudaError_t set =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (set != cudaSuccess) return set;
+  const int blocks = p.tile.tiles.blocks * (p.tile.heads / p.tile.group);
+  kernel<<<blocks, threads, bytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
+template <int D, int DV>
+cudaError_t launch_both(const BackwardParams& p, cudaStream_t stream) {
+  if constexpr (D <= 128) {
+    return launch<D, DV, true, true>(p, stream);
+  } else {
+    const cudaError_t first = launch<D, DV, false, true>(p, stream);
+    return first != cudaSuccess ? first : launch<D, DV, true, false>(p, stream);
+  }
+}
+
+}  // namespace
+
+TileShape backward_key_tile(int d, int dv) {
+  return {forward_tile(d, dv).resident ? keys : 0, d > 192 ? 32 : 64};
+}
+
+cudaError_t launch_backward_keys(const BackwardParams& p, int d, int dv, cudaStream_t stream) {
+  if (p.tile.tiles.blocks == 0) return cudaSuccess;
+  if (d == 64 && dv == 64) return launch_both<64, 64>(p, stream);
+  if (d == 96 && dv == 96) return launch_both<96, 96>(p, stream);
+  if (d == 128 && dv == 128) return launch_both<128, 128>(p, stream);
+  if (d == 192 && dv == 128) return launch_both<192, 128>(p, stream);
+  if (d == 256 && dv == 256) return launch_both<256, 256>(p, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward attention of a bf16 tile with any mask (attention brief 1.1, 1.2). A block owns 128
+// queries of one head: one warp fetches K and V through the tensor copy engine, two warpgroups of
+// 64 queries each multiply. The softmax of a block of keys runs while P V of the block before is
+// computed, after the scheme of FlashAttention-3 (arXiv 2407.08608, section 3.2).
+#include "kernels/cuda/mask.cuh"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+constexpr int queries = 128;
+constexpr int consumers = 2 * group_threads;
+constexpr int threads = consumers + group_threads;
+
+template <int D, int DV>
+struct Shape {
+  static constexpr int keys = D > 192 ? 64 : 128;
+  static constexpr int stages = 2;
+  static constexpr int q_bytes = tile_bytes<D, queries>;
+  static constexpr int k_bytes = tile_bytes<D, keys>;
+  static constexpr int v_bytes = tile_bytes<DV, keys>;
+  static constexpr int barriers = q_bytes + stages * (k_bytes + v_bytes);
+  static constexpr int bytes = barriers + 128 + 1024;  // 1024: to align the first tile
+  static_assert(bytes <= 232448, "shared memory of a Hopper block");
+};
+
+template <int D, int DV>
+struct Shared {
+  using S = Shape<D, DV>;
+  char* base;
+  __device__ explicit Shared(char* raw)
+      : base(raw + (1024 - (shared_address(raw) & 1023)) % 1024) {}
+  __device__ char* q() const { return base; }
+  __device__ char* k(int stage) const { return base + S::q_bytes + stage * S::k_bytes; }
+  __device__ char* v(int stage) const {
+    return base + S::q_bytes + S::stages * S::k_bytes + stage * S::v_bytes;
+  }
+  __device__ uint64_t* barrier(int i) const {
+    return reinterpret_cast<uint64_t*>(base + S::barriers) + i;
+  }
+  __device__ uint64_t* q_full() const { return barrier(0); }
+  __device__ uint64_t* k_full(int stage) const { return barrier(1 + stage); }
+  __device__ uint64_t* v_full(int stage) const { return barrier(1 + S::stages + stage); }
+  __device__ uint64_t* k_free(int stage) const { return barrier(1 + 2 * S::stages + stage); }
+  __device__ uint64_t* v_free(int stage) const { return barrier(1 + 3 * S::stages + stage); }
+};
+
+template <int D, int DV>
+__device__ void fetch(const ForwardParams& p, const Shared<D, DV>& mem, int row, int head,
+                      int begin, int end) {
+  using S = Shape<D, DV>;
+  const int key_head = head / p.tile.group;
+  barrier_expect(mem.q_full(), S::q_bytes);
+  load_tile<D, queries>(mem.q(), &p.q, mem.q_full(), head, row);
+  for (int i = begin; i < end; ++i) {
+    const int stage = (i - begin) % S::stages, turn = (i - begin) / S::stages & 1;
+    const int key = p.tile.tiles.entries[i].block * S::keys;
+    barrier_wait(mem.k_free(stage), turn ^ 1);
+    barrier_expect(mem.k_full(stage), S::k_bytes);
+    load_tile<D, S::keys>(mem.k(stage), &p.k, mem.k_full(stage), key_head, key);
+    barrier_wait(mem.v_free(stage), turn ^ 1);
+    barrier_expect(mem.v_full(stage), S::v_bytes);
+    load_tile<DV, S::keys>(mem.v(stage), &p.v, mem.v_full(stage), key_head, key);
+  }
+}
+
+/// Running maximum (of raw scores) and this thread's part of the sum, of its two rows.
+struct Rows {
+  float top[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+  float factor[2];  ///< on what was summed before
+};
+
+template <int n>
+__device__ __forceinline__ void softmax(float (&s)[n], Rows& rows, float scale) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float top = rows.top[r];
+#pragma unroll
+    for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    const float shift = top == -INFINITY ? 0.f : top * scale;
+    rows.factor[r] = exp2_fast(rows.top[r] * scale - shift);
+    rows.top[r] = top;
+    float sum = 0;
+#pragma unroll
+    for (int i = 2 * r; i < n; i += 4) {
+      s[i] = exp2_fast(s[i] * scale - shift);
+      s[i + 1] = exp2_fast(s[i + 1] * scale - shift);
+      sum += s[i] + s[i + 1];
+    }
+    rows.sum[r] = rows.sum[r] * rows.factor[r] + sum;
+  }
+}
+
+template <int n>
+__device__ __forceinline__ void apply_mask(const TileList& list, const TileEntry& e, int row,
+                                           int first, float (&s)[n]) {
+  uint32_t bits[2];
+  visible_cells<n>(list, e, row, first, bits);
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    if (!is_visible(bits, i)) s[i] = -INFINITY;
+  }
+}
+
+/// (o, lse) <- merge with this block's rows (brief 1.2); rows without weight stay as they are.
+template <int n>
+__device__ void store(const ForwardParams& p, int row, int head, const float (&o)[n], Rows& rows,
+                      float unit) {
+  const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float sum = rows.sum[r];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const int q = row + 8 * r;
+    const bool live = q < p.tile.rows && sum > 0;
+    float* lse = p.lse + head * p.lse_stride[0] + q * p.lse_stride[1];
+    const float before = live ? *lse : -INFINITY;
+    __syncwarp();
+    if (!live) continue;
+    const float here = rows.top[r] * unit + logf(sum), top = fmaxf(before, here);
+    const float w = expf(before - top), w_here = expf(here - top);
+    if (column == 0) *lse = top + logf(w + w_here);
+    const float keep = w / (w + w_here), take = w_here / (w + w_here) / sum;
+    blend_row(p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, o, r, keep, take);
+  }
+}
+
+template <int D, int DV>
+struct Consumer {
+  using S = Shape<D, DV>;
+  const ForwardParams& p;
+  const Shared<D, DV>& mem;
+  int block_row, row, head, first_column;
+  float scale;  ///< of raw scores, for powers of two
+  float s[S::keys / 2], o[DV / 2];
+  uint32_t fragments[S::keys / 4];
+  Rows rows;
+
+  __device__ __forceinline__ void scores(int stage, int turn) {
+    barrier_wait(mem.k_full(stage), turn);
+    products_begin();
+    const uint32_t q = shared_address(mem.q()) + warpgroup() * 64 * panel_bytes;
+    product_abt<D, queries, S::keys>(s, q, shared_address(mem.k(stage)));
+    products_commit();
+  }
+  __device__ __forceinline__ void values(const TileEntry& e, int stage, int turn) {
+    barrier_wait(mem.v_full(stage), turn);
+    if (e.flags & tile_holes) {
+      clear_holes<S::keys, (DV + 63) / 64, consumers>(
+          p.tile.tiles, e, block_row, min(block_row + queries, p.tile.rows), mem.v(stage));
+    }
+    products_begin();
+    product_pb<S::keys>(o, fragments, shared_address(mem.v(stage)));
+    products_commit();
+  }
+  __device__ __forceinline__ void weights(const TileEntry& e) {
+    if (p.tile.softcap > 0) {
+#pragma unroll
+      for (float& x : s) x = p.tile.softcap * tanh_fast(x * p.tile.scale / p.tile.softcap);
+    }
+    if (e.flags & tile_partial) {
+      apply_mask(p.tile.tiles, e, row, e.block * S::keys + first_column, s);
+    }
+    softmax(s, rows, scale);
+  }
+  __device__ __forceinline__ void release(uint64_t* barrier) {
+    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+  }
+
+  __device__ void run(int begin, int end) {
+    const TileEntry* entries = p.tile.tiles.entries;
+#pragma unroll
+    for (float& x : o) x = 0;
+    barrier_wait(mem.q_full(), 0);
+    TileEntry e = entries[begin];
+    scores(0, 0);
+    products_wait<0>();
+    pin(s);
+    release(mem.k_free(0));
+    weights(e);
+    to_fragments(s, fragments);
+    for (int i = 1; i < end - begin; ++i) {
+      const TileEntry next = entries[begin + i];
+      const int stage = i % S::stages, turn = i / S::stages & 1;
+      const int last = (i - 1) % S::stages, last_turn = (i - 1) / S::stages & 1;
+      scores(stage, turn);
+      values(e, last, last_turn);
+      products_wait<1>();
+      pin(s);
+      release(mem.k_free(stage));
+      e = next;
+      weights(e);
+      products_wait<0>();
+      pin(o);
+      release(mem.v_free(last));
+#pragma unroll
+      for (int j = 0; j < DV / 2; ++j) o[j] *= rows.factor[j / 2 % 2];
+      to_fragments(s, fragments);
+    }
+    const int i = end - begin - 1;
+    values(e, i % S::stages, i / S::stages & 1);
+    products_wait<0>();
+    pin(o);
+    store(p, row, head, o, rows, scale * ln_2);
+  }
+};
+
+template <int D, int DV>
+__global__ void __launch_bounds__(threads, 1)
+    forward_kernel(const __grid_constant__ ForwardParams p) {
+  using S = Shape<D, DV>;
+  extern __shared__ char raw[];
+  const Shared<D, DV> mem(raw);
+  const Place place = place_of(p.tile, p.tile.heads);
+  const int row = p.tile.tiles.order[place.rank] * queries;
+  const int begin = p.tile.tiles.begin[place.rank], end = p.tile.tiles.begin[place.rank + 1];
+  if (threadIdx.x == 0) {
+    barrier_init(mem.q_full(), 1);
+    for (int s = 0; s < S::stages; ++s) {
+      barrier_init(mem.k_full(s), 1);
+      barrier_init(mem.v_full(s), 1);
+      barrier_init(mem.k_free(s), consumers / 32);
+      barrier_init(mem.v_free(s), consumers / 32);
+    }
+    barriers_ready();
+  }
+  __syncthreads();
+  if (threadIdx.x >= consumers) {
+    give_registers<24>();
+    if (threadIdx.x == consumers) fetch(p, mem, row, place.head, begin, end);
+  } else {
+    take_registers<240>();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float scale = (p.tile.softcap > 0 ? 1.f : p.tile.scale) * log2_e;
+    Consumer<D, DV> c{p, mem, row, row + warp * 16 + lane / 4, place.head, lane % 4 * 2, scale};
+    c.run(begin, end);
+  }
+}
+
+template <int D, int DV>
+cudaError_t launch(const ForwardParams& p, cudaStream_t stream) {
+  constexpr int bytes = Shape<D, DV>::bytes;
+  const cudaError_t set = cudaFuncSetAttribute(forward_kernel<D, DV>,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (set != cudaSuccess) return set;
+  forward_kernel<D, DV><<<p.tile.tiles.blocks * p.tile.heads, threads, bytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+TileShape forward_tile(int d, int dv) {
+  const bool known =
+      (d == dv && (d == 64 || d == 96 || d == 128 || d == 256)) || (d == 192 && dv == 128);
+  return {known ? queries : 0, d > 192 ? 64 : 128};
+}
+
+cudaError_t launch_forward(const ForwardParams& p, int d, int dv, cudaStream_t stream) {
+  if (p.tile.tiles.blocks == 0) return cudaSuccess;
+  if (d == 64 && dv == 64) return launch<64, 64>(p, stream);
+  if (d == 96 && dv == 96) return launch<96, 96>(p, stream);
+  if (d == 128 && dv == 128) return launch<128, 128>(p, stream);
+  if (d == 192 && dv == 128) return launch<192, 128>(p, stream);
+  if (d == 256 && dv == 256) return launch<256, 256>(p, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library is opened at run time (NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING), so that programs start
+// where it is missing. cuDNN's backward wants the output O, of which it needs rowsum(O * dO) only;
+// the operator is given that sum, Delta, and hands over O' = dO Delta / |dO|^2, which has it.
+#include "kernels/cuda/cudnn.hpp"
+
+#include <cudnn_frontend.h>
+#include <dlfcn.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/check.hpp"
+#include "kernels/cuda/tensor_map.hpp"
+#include "ops/signature.hpp"
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
+namespace tessera::kernels::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+namespace graph = cudnn_frontend::graph;
+using TensorPtr = std::shared_ptr<graph::Tensor_attributes>;
+
+void check(fe::error_t status, const char* what) {
+  if (status.is_good()) return;
+  throw Error(Exit::environment, std::string(what) + ": cuDNN: " + status.get_message(),
+              "pin the operator to backend cuda");
+}
+
+bool open_library() {
+  static const bool opened = [] {
+    fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+    return fe::cudnn_dlhandle != nullptr;
+  }();
+  return opened;
+}
+
+/// The one band of the masks that cuDNN has, as bounds; left = 0: none.
+struct Diagonal {
+  bool known = false, causal = false;
+  int left = 0;  ///< keys that a row sees, itself counted
+};
+Diagonal diagonal_of(const ops::Call& call) {
+  const std::int64_t m = call.args[0].shape[0], n = call.args[1].shape[0];
+  if (call.attributes.mask.size() != 1) return {};
+  const ops::Band& b = call.attributes.mask[0];
+  if (b.q0 != 0 || b.q1 != m || b.k0 != 0 || b.k1 != n) return {};
+  const bool open_left = b.lo <= -(m - 1), open_right = b.hi >= n - 1;
+  if (open_left && open_right) return {true, false, 0};
+  if (m != n || b.hi != 0 || b.lo > 0) return {};
+  return {true, true, open_left ? 0 : static_cast<int>(1 - b.lo)};
+}
+
+bool head_sizes_fit(std::int64_t d, std::int64_t dv) {
+  return (d == dv && d % 8 == 0 && d <= 256) || (d == 192 && dv == 128);
+}
+
+bool supports(const ops::Call& call, std::size_t operands) {
+  if (!mismatch(call).empty() || !on_device(call)) return false;
+  const TensorRef &q = call.args[0], &v = call.args[2];
+  for (std::size_t i = 0; i < operands; ++i) {
+    if (!fits_tensor_map(call.args[i])) return false;  // the same alignment as the copy engine's
+  }
+  return q.shape[0] > 1 && v.shape[0] > 1 && call.attributes.softcap == 0 &&
+         head_sizes_fit(q.shape[2], v.shape[2]) && diagonal_of(call).known;
+}
+
+enum Uid : std::int64_t {
+  uid_q = 1,
+  uid_k,
+  uid_v,
+  uid_o,
+  uid_stats,
+  uid_grad,
+  uid_dq,
+  uid_dk,
+  uid_dv
+};
+
+/// A graph with everything that its execution needs.
+struct Plan {
+  graph::Graph graph;
+  std::vector<Tensor> scratch;  ///< forward: o, stats; backward: o, stats, dq, dk, dv
+  Buffer workspace;
+};
+
+class Plans {
+ public:
+  explicit Plans(Budget& budget) : budget_(budget) {}
+  ~Plans() {
+    if (handle_) fe::detail::destroy_handle(handle_);
+  }
+  Plans(const Plans&) = delete;
+  Plans& operator=(const Plans&) = delete;
+
+  Plan& forward(const ops::Call& call) { return find(call, false); }
+  Plan& backward(const ops::Call& call) { return find(call, true); }
+  cudnnHandle_t handle(void* stream) {
+    if (!handle_ && fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS) {
+      throw Error(Exit::environment, "cuDNN could not be initialised on this device");
+    }
+    fe::detail::set_stream(handle_, static_cast<cudaStream_t>(stream));
+    return handle_;
+  }
+
+ private:
+  Plan& find(const ops::Call& call, bool backward);
+  std::unique_ptr<Plan> build(const ops::Call& call, bool backward);
+
+  Budget& budget_;
+  std::mutex mutex_;
+  cudnnHandle_t handle_ = nullptr;
+  std::map<std::vector<std::int64_t>, std::unique_ptr<Plan>> plans_;
+};
+
+/// [token, head, d] as cuDNN's [1, head, token, d].
+graph::Tensor_attributes describe(const TensorRef& t, Uid uid) {
+  return graph::Tensor_attributes()
+      .set_uid(uid)
+      .set_dim({1, t.shape[1], t.shape[0], t.shape[2]})
+      .set_stride({t.shape[0] * t.stride[0], t.stride[1], t.stride[0], 1})
+      .set_data_type(fe::DataType_t::BFLOAT16);
+}
+/// [head, token] as [1, head, token, 1].
+graph::Tensor_attributes describe_statistics(const TensorRef& t, Uid uid) {
+  return graph::Tensor_attributes()
+      .set_uid(uid)
+      .set_dim({1, t.shape[0], t.shape[1], 1})
+      .set_stride({t.shape[0] * t.stride[0], t.stride[0], t.stride[1], 1})
+      .set_data_type(fe::DataType_t::FLOAT);
+}
+void is_output(const TensorPtr& tensor, const graph::Tensor_attributes& like) {
+  tensor->set_output(true)
+      .set_uid(like.get_uid())
+      .set_dim(like.get_dim())
+      .set_stride(like.get_stride())
+      .set_data_type(like.get_data_type());
+}
+
+/// Mask and scale, the same for both directions.
+template <class Options>
+Options options_of(const ops::Call& call) {
+  Options o;
+  o.set_attn_scale(static_cast<float>(call.attributes.scale));
+  const Diagonal diagonal = diagonal_of(call);
+  if (diagonal.causal) {
+    o.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
+    o.set_diagonal_band_right_bound(0);
+  }
+  if (diagonal.left > 0) o.set_diagonal_band_left_bound(diagonal.left);
+  return o;
+}
+
+void describe_forward(const ops::Call& call, Plan& plan) {
+  const auto& a = call.args;
+  const TensorPtr q = plan.graph.tensor(describe(a[0], uid_q));
+  const TensorPtr k = plan.graph.tensor(describe(a[1], uid_k));
+  const TensorPtr v = plan.graph.tensor(describe(a[2], uid_v));
+  auto options = options_of<graph::SDPA_attributes>(call);
+  options.set_name("attention.forward").set_generate_stats(true);
+  const auto [o, stats] = plan.graph.sdpa(q, k, v, options);
+  is_output(o, describe(plan.scratch[0].ref, uid_o));
+  is_output(stats, describe_statistics(plan.scratch[1].ref, uid_stats));
+}
+
+void describe_backward(const ops::Call& call, Plan& plan) {
+  const auto& a = call.args;
+  const TensorPtr q = plan.graph.tensor(describe(a[0], uid_q));
+  const TensorPtr k = plan.graph.tensor(describe(a[1], uid_k));
+  const TensorPtr v = plan.graph.tensor(describe(a[2], uid_v));
+  const TensorPtr grad = plan.graph.tensor(describe(a[3], uid_grad));
+  const TensorPtr o = plan.graph.tensor(describe(plan.scratch[0].ref, uid_o));
+  const TensorPtr stats = plan.graph.tensor(describe_statistics(plan.scratch[1].ref, uid_stats));
+  auto options = options_of<graph::SDPA_backward_attributes>(call);
+  options.set_name("attention.backward");
+  const auto [dq, dk, dv] = plan.graph.sdpa_backward(q, k, v, o, grad, stats, options);
+  is_output(dq, describe(plan.scratch[2].ref, uid_dq));
+  is_output(dk, describe(plan.scratch[3].ref, uid_dk));
+  is_output(dv, describe(plan.scratch[4].ref, uid_dv));
+}
+
+std::unique_ptr<Plan> Plans::build(const ops::Call& call, bool backward) {
+  auto plan = std::make_unique<Plan>();
+  const auto& a = call.args;
+  const auto scratch = [&](DType t, std::array<std::int64_t, 3> shape) {
+    plan->scratch.push_back(make_tensor(budget_, t, shape, "attention.cudnn", Space::cuda));
+  };
+  scratch(DType::bf16, {a[0].shape[0], a[0].shape[1], a[2].shape[2]});
+  scratch(DType::f32, {a[0].shape[1], a[0].shape[0], 1});
+  if (backward) {
+    for (std::size_t i = 0; i < 3; ++i) scratch(DType::bf16, a[i].shape);
+  }
+  plan->graph.set_io_data_type(fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  backward ? describe_backward(call, *plan) : describe_forward(call, *plan);
+  check(plan->graph.build(handle(call.stream), {fe::HeurMode_t::A}), "a plan for attention");
+  std::int64_t size = 0;
+  check(plan->graph.get_workspace_size(size), "the workspace of attention");
+  plan->workspace = Buffer(budget_, size, "attention.cudnn", Space::cuda);
+  return plan;
+}
+
+Plan& Plans::find(const ops::Call& call, bool backward) {
+  const std::lock_guard lock(mutex_);
+  const Diagonal d = diagonal_of(call);
+  std::vector<std::int64_t> key{backward, d.causal, d.left,
+                                std::bit_cast<std::int64_t>(call.attributes.scale)};
+  for (std::size_t i = 0; i < (backward ? 4u : 3u); ++i) {
+    const TensorRef& t = call.args[i];
+    key.insert(key.end(), {t.shape[0], t.shape[1], t.shape[2], t.stride[0], t.stride[1]});
+  }
+  auto& plan = plans_[key];
+  if (!plan) plan = build(call, backward);
+  return *plan;
+}
+
+cudaStream_t stream_of(const ops::Call& call) { return static_cast<cudaStream_t>(call.stream); }
+
+void forward(const ops::Call& call, Plans& plans) {
+  Plan& plan = plans.forward(call);
+  const auto& a = call.args;
+  std::unordered_map<std::int64_t, void*> pack{{uid_q, a[0].data},
+                                               {uid_k, a[1].data},
+                                               {uid_v, a[2].data},
+                                               {uid_o, plan.scratch[0].ref.data},
+                                               {uid_stats, plan.scratch[1].ref.data}};
+  check(plan.graph.execute(plans.handle(call.stream), pack, plan.workspace.data()),
+        "attention.forward");
+  cuda::check(launch_merge({view(plan.scratch[0].ref), view(plan.scratch[1].ref)},
+                           {view(a[3]), view(a[4])}, stream_of(call)),
+              "attention.forward, merge");
+}
+
+void backward(const ops::Call& call, Plans& plans) {
+  Plan& plan = plans.backward(call);
+  const auto& a = call.args;
+  const auto& s = plan.scratch;
+  cudaStream_t stream = stream_of(call);
+  cuda::check(launch_output_of_delta(view(a[3]), view(a[5]), view(s[0].ref), stream),
+              "attention.backward, output of Delta");
+  cuda::check(launch_copy(view(a[4]), view(s[1].ref), stream), "attention.backward, statistics");
+  std::unordered_map<std::int64_t, void*> pack{
+      {uid_q, a[0].data},      {uid_k, a[1].data},      {uid_v, a[2].data},
+      {uid_grad, a[3].data},   {uid_o, s[0].ref.data},  {uid_stats, s[1].ref.data},
+      {uid_dq, s[2].ref.data}, {uid_dk, s[3].ref.data}, {uid_dv, s[4].ref.data}};
+  check(plan.graph.execute(plans.handle(call.stream), pack, plan.workspace.data()),
+        "attention.backward");
+  for (std::size_t i = 0; i < 3; ++i) {
+    cuda::check(launch_add(view(s[2 + i].ref), view(a[6 + i]), stream),
+                "attention.backward, sum of gradients");
+  }
+}
+
+}  // namespace
+
+std::string describe_cudnn() {
+  if (!open_library()) return "no cuDNN: libcudnn.so.9 was not found";
+  const std::size_t v = fe::detail::get_backend_version();
+  return "cuDNN " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+         std::to_string(v % 100);
+}
+
+void add_cudnn(ops::Registry& registry, Budget& budget) {
+  if (!open_library()) return;
+  const auto plans = std::make_shared<Plans>(budget);
+  registry.add({"attention.forward", "cudnn", 15,
+                [](const ops::Call& c) { return c.args.size() == 5 && supports(c, 3); },
+                [plans](const ops::Call& c) { forward(c, *plans); },
+                [plans](const ops::Call& c) { plans->forward(c); }});
+  registry.add({"attention.backward", "cudnn", 30,
+                [](const ops::Call& c) { return c.args.size() == 9 && supports(c, 4); },
+                [plans](const ops::Call& c) { backward(c, *plans); },
+                [plans](const ops::Call& c) { plans->backward(c); }});
+}
+
+}  // namespace tessera::kernels::cuda

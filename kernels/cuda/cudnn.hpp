@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention through cuDNN's graphs, for the tiles that it knows: full, causal, sliding window.
+#pragma once
+
+#include <string>
+
+#include "memory/buffer.hpp"
+#include "ops/registry.hpp"
+
+namespace tessera::kernels::cuda {
+
+/// "cuDNN 9.19.0", or why there is none: not built in, or the library is not found at run time.
+std::string describe_cudnn();
+
+/// Adds backend "cudnn" to attention.forward (priority 15: no faster than our own kernel on H200,
+/// perf/results, and less exact) and attention.backward (priority 30: 1.2 times as fast from 8,192
+/// tokens on); nothing where there is no cuDNN. bf16; the mask is one band over the whole tile that
+/// reaches to the upper left (full, causal, causal window; rows = keys where it is not full).
+/// Partial outputs and gradients leave cuDNN in bf16 and are added to the f32 state. Plans, scratch
+/// memory and workspace are kept for each shape, so calls of one shape must be put on one stream.
+/// Gradients may differ in the last bits from run to run: deny "cudnn" where they may not.
+void add_cudnn(ops::Registry& registry, Budget& budget);
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Thin names for the Hopper instructions that the attention kernels use: barriers in shared memory,
+// the tensor copy engine, descriptors of swizzled tiles, the order of matrix products.
+//
+// A tile [rows, D] of bf16 lies in shared memory as D / 64 panels [rows, 64]; a row of a panel is
+// 128 bytes, and its 16-byte pieces are swizzled by the row (CU_TENSOR_MAP_SWIZZLE_128B).
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/wgmma_registers.cuh"
+#include "kernels/cuda/wgmma_shared.cuh"
+
+namespace tessera::kernels::cuda {
+
+inline constexpr int panel = 64;           ///< columns of a panel
+inline constexpr int panel_bytes = 128;    ///< bytes of one row of a panel
+inline constexpr int group_threads = 128;  ///< a warpgroup
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra done;\n"
+      "bra again;\n"
+      "done:\n}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+/// Barriers that were initialised become visible to the copy engine.
+__device__ __forceinline__ void barriers_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/// One panel [rows, 64] at (column, head, row) of a tensor map with dimensions d, head, token.
+__device__ __forceinline__ void load_panel(void* to, const CUtensorMap* map, uint64_t* barrier,
+                                           int column, int head, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(row)
+      : "memory");
+}
+
+template <int D, int rows>
+__device__ __forceinline__ void load_tile(char* to, const CUtensorMap* map, uint64_t* barrier,
+                                          int head, int row) {
+#pragma unroll
+  for (int c = 0; c < (D + panel - 1) / panel; ++c) {
+    load_panel(to + c * rows * panel_bytes, map, barrier, c * panel, head, row);
+  }
+}
+
+/// Bytes of a tile; the copy engine fills columns beyond D and rows beyond the tensor with zeros.
+template <int D, int rows>
+inline constexpr int tile_bytes = (D + panel - 1) / panel* rows* panel_bytes;
+
+// Descriptor: start, leading offset, stride (in 16 bytes), swizzle of 128 bytes.
+__device__ __forceinline__ uint64_t descriptor(uint32_t address, int leading, int stride) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
+         static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
+         uint64_t{1} << 62;
+}
+/// Operand whose depth runs along the columns of a tile of `rows` rows, at depth step `k`.
+template <int rows>
+__device__ __forceinline__ uint64_t along_columns(uint32_t tile, int k) {
+  return descriptor(tile + k / 4 * rows * panel_bytes + k % 4 * 32, 16, 8 * panel_bytes);
+}
+/// Operand whose depth runs along the rows of the tile (its columns are contiguous).
+template <int rows>
+__device__ __forceinline__ uint64_t along_rows(uint32_t tile, int k) {
+  return descriptor(tile + k * 16 * panel_bytes, rows * panel_bytes, 8 * panel_bytes);
+}
+
+__device__ __forceinline__ void products_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void products_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Waits until at most `pending` groups of products are under way.
+template <int pending>
+__device__ __forceinline__ void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+/// Keeps the compiler from moving uses of these registers across a wait.
+template <class T, int n>
+__device__ __forceinline__ void pin(T (&x)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    if constexpr (sizeof(T) == 4 && !__is_same(T, uint32_t)) {
+      asm volatile("" : "+f"(x[i])::"memory");
+    } else {
+      asm volatile("" : "+r"(x[i])::"memory");
+    }
+  }
+}
+
+/// s (64 x N) = A (64 x D, rows of a tile) B^T (N x D): both along their columns.
+template <int D, int rows_a, int rows_b, int n>
+__device__ __forceinline__ void product_abt(float (&s)[n], uint32_t a, uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    product(s, along_columns<rows_a>(a, k), along_columns<rows_b>(b, k), k > 0);
+  }
+}
+/// o (64 x N) += P (64 x depth, fragments in registers) B (depth x N, rows of a tile).
+template <int rows_b, int n, int m>
+__device__ __forceinline__ void product_pb(float (&o)[n], const uint32_t (&p)[m], uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < m / 4; ++k) {
+    const uint32_t a[4] = {p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3]};
+    product<1>(o, a, along_rows<rows_b>(b, k), 1);
+  }
+}
+
+/// The fragments of 16 rows of a tile (those of this warp in `tile`), for all of the depth D.
+template <int D, int rows>
+__device__ __forceinline__ void load_fragments(uint32_t tile, uint32_t (&a)[D / 4]) {
+  const int lane = threadIdx.x % 32, row = lane % 8 + lane / 8 % 2 * 8;
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    const int piece = 2 * (k % 4) + lane / 16;
+    const uint32_t at = tile + (k / 4 * rows + row) * panel_bytes + ((piece ^ (row % 8)) * 16);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[4 * k]), "=r"(a[4 * k + 1]), "=r"(a[4 * k + 2]), "=r"(a[4 * k + 3])
+                 : "r"(at)
+                 : "memory");
+  }
+}
+/// s (64 x N) = A (64 x D, fragments in registers) B^T (N x D, along its columns).
+template <int D, int rows_b, int n>
+__device__ __forceinline__ void product_fbt(float (&s)[n], const uint32_t (&f)[D / 4], uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    const uint32_t a[4] = {f[4 * k], f[4 * k + 1], f[4 * k + 2], f[4 * k + 3]};
+    product<0>(s, a, along_columns<rows_b>(b, k), k > 0);
+  }
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(x);
+}
+/// Accumulators of 64 x N become the fragments of an operand of depth N: same places, in bf16.
+template <int n>
+__device__ __forceinline__ void to_fragments(const float (&s)[n], uint32_t (&p)[n / 2]) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) p[i] = pack(s[2 * i], s[2 * i + 1]);
+}
+
+/// Named barrier of `threads` threads; 0 is __syncthreads.
+template <int id, int threads>
+__device__ __forceinline__ void meet() {
+  asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
+}
+/// Ordinary writes to shared memory become visible to matrix products.
+__device__ __forceinline__ void publish_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+template <int registers>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mask of a tile as lists that kernels walk: for every block of rows the blocks of columns with
+// visible cells, wholly visible or with the bands that say what is. Made on the host, no CUDA here.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/params.hpp"
+#include "ops/call.hpp"
+
+namespace tessera::kernels::cuda {
+
+/// Host image of a TileList.
+struct TileIndex {
+  std::vector<int> order, begin;
+  std::vector<TileEntry> entries;
+  std::vector<TileBand> bands;
+};
+
+/// Bands in 32 bits, cut to rows x cols; what has no visible cell is left out.
+std::vector<TileBand> narrow(std::span<const ops::Band> mask, std::int64_t rows, std::int64_t cols);
+/// Queries and keys change places.
+std::vector<TileBand> transposed(std::vector<TileBand> bands);
+
+/// Blocks of `row_block` x `col_block` of a mask of rows x cols. A block that reaches beyond the
+/// last column is never wholly visible.
+TileIndex index_tiles(std::span<const TileBand> mask, int rows, int cols, int row_block,
+                      int col_block);
+
+}  // namespace tessera::kernels::cuda

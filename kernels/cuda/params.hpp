@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The border between host code and kernels: plain structs of pointers, sizes and strides (in
+// elements), and one launch function for each kernel. Pointers are device addresses.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace tessera::kernels::cuda {
+
+enum class Element : int { f64, f32, bf16 };
+
+/// [d0, d1, d2] with any strides.
+struct View {
+  void* data;
+  Element type;
+  int64_t shape[3], stride[3];
+};
+
+cudaError_t launch_zero(const View& x, cudaStream_t stream);
+/// y = x, or y += x; shapes are equal, types may differ.
+cudaError_t launch_copy(const View& x, const View& y, cudaStream_t stream);
+cudaError_t launch_add(const View& x, const View& y, cudaStream_t stream);
+
+/// Partial output o[token, head, dim] and statistics lse[head, token] of one element type.
+struct State {
+  View o, lse;
+};
+/// The partial output of `in` may be bf16; everything else is of the type of `acc`.
+cudaError_t launch_merge(const State& in, const State& acc, cudaStream_t stream);
+cudaError_t launch_delta(const View& o, const View& grad, const View& delta, cudaStream_t stream);
+/// o = grad delta / |grad|^2 in bf16: an output whose rowsum(o * grad) is delta. 0 where grad is.
+cudaError_t launch_output_of_delta(const View& grad, const View& delta, const View& o,
+                                   cudaStream_t stream);
+cudaError_t launch_sink(const View& sink, const State& acc, cudaStream_t stream);
+cudaError_t launch_sink_grad(const View& sink, const View& lse, const View& delta, const View& grad,
+                             cudaStream_t stream);
+cudaError_t launch_reset(const State& out, cudaStream_t stream);
+
+/// A piece of a mask as ops::Band, in 32 bits. Rows are those of the resident side: queries, or
+/// keys where a kernel keeps keys and runs over queries (bands are then transposed).
+struct TileBand {
+  int row0, row1, col0, col1, lo, hi;
+};
+
+enum TileFlags : int {
+  tile_partial = 1,  ///< some cells are masked; the bands say which are visible
+  tile_holes = 2     ///< some columns are seen by no row: what they hold must not be touched
+};
+
+/// One block of columns that a block of rows meets.
+struct TileEntry {
+  int block, flags, band_begin, band_count;
+};
+
+/// For every block of rows with visible cells, most work first, its blocks of columns.
+struct TileList {
+  const int* order;          ///< [blocks] index of the block of rows
+  const int* begin;          ///< [blocks + 1] entries of the i-th in that order
+  const TileEntry* entries;  ///< ascending blocks of columns
+  const TileBand* bands;     ///< of the partial entries
+  int blocks;
+};
+
+/// What all attention kernels share. heads: query heads; group: query heads of one key head.
+/// Blocks of heads_at_once heads run together, so that what they stream stays in the L2 cache.
+struct Tile {
+  TileList tiles;
+  int rows, keys, heads, group, heads_at_once;
+  float scale, softcap;
+};
+
+/// Tensor maps: dimensions (d, head, token), boxes of 64 columns and the rows of the kernel's tile.
+struct ForwardParams {
+  CUtensorMap q, k, v;
+  Tile tile;
+  float* o;
+  int64_t o_stride[2];  ///< token, head
+  float* lse;
+  int64_t lse_stride[2];  ///< head, token
+};
+
+struct BackwardParams {
+  CUtensorMap q, k, v, grad;
+  Tile tile;
+  const float *lse, *delta;
+  int64_t lse_stride[2], delta_stride[2];  ///< head, token
+  float *dq, *dk, *dv;
+  int64_t dq_stride[2], dk_stride[2], dv_stride[2];  ///< token, head
+};
+
+/// Rows of the tiles that a kernel of head sizes (d, dv) works on; resident = 0: no such kernel.
+struct TileShape {
+  int resident, streamed;
+};
+TileShape forward_tile(int d, int dv);
+TileShape backward_query_tile(int d, int dv);
+TileShape backward_key_tile(int d, int dv);
+
+/// bf16 with tensor cores. Head sizes without a kernel give cudaErrorInvalidValue.
+cudaError_t launch_forward(const ForwardParams& p, int d, int dv, cudaStream_t stream);
+cudaError_t launch_backward_queries(const BackwardParams& p, int d, int dv, cudaStream_t stream);
+cudaError_t launch_backward_keys(const BackwardParams& p, int d, int dv, cudaStream_t stream);
+
+/// Attention without tensor cores, for all element types: a warp for each row, d and dv <= 512.
+struct PlainParams {
+  View q, k, v, grad, o, lse, delta, dq, dk, dv;  ///< forward uses q k v o lse
+  const TileBand* bands;                          ///< rows are queries
+  int num_bands;
+  double scale, softcap;
+};
+cudaError_t launch_plain_forward(const PlainParams& p, cudaStream_t stream);
+cudaError_t launch_plain_backward(const PlainParams& p, cudaStream_t stream);
+
+}  // namespace tessera::kernels::cuda

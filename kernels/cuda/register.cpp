@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of the CUDA operators.
+#include "kernels/cuda/register.hpp"
+
+#include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/check.hpp"
+#include "kernels/cuda/cudnn.hpp"
+#include "ops/signature.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+using cuda::View;
+using Args = const std::vector<TensorRef>&;
+
+View arg(Args a, std::size_t i) { return cuda::view(a[i]); }
+cuda::State state(Args a, std::size_t i) { return {arg(a, i), arg(a, i + 1)}; }
+
+}  // namespace
+
+void register_cuda(ops::Registry& registry, Budget& budget) {
+  const auto add = [&](const char* op, auto launch) {
+    const auto supports = [](const ops::Call& call) {
+      return mismatch(call).empty() && cuda::on_device(call);
+    };
+    const auto run = [op, launch](const ops::Call& call) {
+      cuda::check(launch(call.args, static_cast<cudaStream_t>(call.stream)), op);
+    };
+    registry.add({op, "cuda", 20, supports, run});
+  };
+  add("attention.merge",
+      [](Args a, cudaStream_t s) { return cuda::launch_merge(state(a, 0), state(a, 2), s); });
+  add("attention.delta", [](Args a, cudaStream_t s) {
+    return cuda::launch_delta(arg(a, 0), arg(a, 1), arg(a, 2), s);
+  });
+  add("attention.sink",
+      [](Args a, cudaStream_t s) { return cuda::launch_sink(arg(a, 0), state(a, 1), s); });
+  add("attention.sink_grad", [](Args a, cudaStream_t s) {
+    return cuda::launch_sink_grad(arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), s);
+  });
+  add("attention.reset", [](Args a, cudaStream_t s) { return cuda::launch_reset(state(a, 0), s); });
+  add("tensor.zero", [](Args a, cudaStream_t s) { return cuda::launch_zero(arg(a, 0), s); });
+  add("tensor.copy",
+      [](Args a, cudaStream_t s) { return cuda::launch_copy(arg(a, 0), arg(a, 1), s); });
+  add("tensor.add",
+      [](Args a, cudaStream_t s) { return cuda::launch_add(arg(a, 0), arg(a, 1), s); });
+  cuda::add_cudnn(registry, budget);
+  cuda::add_attention(registry, std::make_shared<cuda::MaskCache>(budget));
+}
+
+}  // namespace tessera::kernels

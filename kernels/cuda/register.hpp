@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend: every operator of ops/call.hpp on device tensors, put on Call::stream.
+#pragma once
+
+#include "memory/buffer.hpp"
+#include "ops/registry.hpp"
+
+namespace tessera::kernels {
+
+/// Adds backend "cuda", priority 20: all operators; attention in bf16 with tensor cores (compute
+/// 9.0), head sizes 64, 96, 128, 256 and 192/128, scale > 0, tensors aligned to 16 bytes. And
+/// "cuda-plain", priority 5: attention of any element type, head sizes up to 512, slow.
+/// And "cudnn" where there is cuDNN (cudnn.hpp).
+/// Mask tables on the device are taken from the budget, which must outlive the registry.
+void register_cuda(ops::Registry& registry, Budget& budget);
+
+}  // namespace tessera::kernels

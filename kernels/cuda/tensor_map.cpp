@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/tensor_map.hpp"
+
+#include <algorithm>
+
+#include "kernels/cuda/check.hpp"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+/// The driver's function, asked of the runtime: nothing links against the driver, so that programs
+/// start on machines without one.
+Encode encoder() {
+  static const Encode encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                           cudaEnableDefault, &found),
+          "looking up cuTensorMapEncodeTiled");
+    if (found != cudaDriverEntryPointSuccess || !entry) {
+      throw Error(Exit::environment, "this driver has no cuTensorMapEncodeTiled",
+                  "a driver for CUDA 12 or newer");
+    }
+    return reinterpret_cast<Encode>(entry);
+  }();
+  return encode;
+}
+
+}  // namespace
+
+bool fits_tensor_map(const TensorRef& t) {
+  const auto aligned = [&](int d) {
+    return t.shape[d] == 1 || (t.stride[d] > 0 && t.stride[d] % 8 == 0);
+  };
+  return t.dtype == DType::bf16 && t.stride[2] == 1 && aligned(0) && aligned(1) &&
+         reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+}
+
+CUtensorMap tensor_map(const TensorRef& t, int rows) {
+  const auto stride = [&](int d) {
+    return static_cast<cuuint64_t>(t.shape[d] == 1 ? 16 : t.stride[d] * 2);  // bytes
+  };
+  const cuuint64_t size[3] = {static_cast<cuuint64_t>(t.shape[2]),
+                              static_cast<cuuint64_t>(t.shape[1]),
+                              static_cast<cuuint64_t>(t.shape[0])};
+  const cuuint64_t strides[2] = {stride(1), stride(0)};
+  const cuuint32_t box[3] = {64, 1, static_cast<cuuint32_t>(rows)}, step[3] = {1, 1, 1};
+  CUtensorMap map;
+  const CUresult code =
+      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, size, strides, box, step,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (code != CUDA_SUCCESS) {
+    throw Error(Exit::environment,
+                "the driver refused a tensor map, code " + std::to_string(static_cast<int>(code)));
+  }
+  return map;
+}
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on the device against the f64 oracle. bf16: the error may be at most twice that of a
+// plain bf16 attention (attention brief 12, test 2) over random shapes, bands and strides.
+#include <fmt/format.h>
+
+#include "kernels/cuda/cudnn.hpp"
+#include "validation/gpu/device.hpp"
+
+namespace tessera::testing {
+namespace {
+
+struct Outputs {
+  const char* name;
+  Array Problem::*array;
+};
+constexpr Outputs outputs[] = {{"o", &Problem::o},
+                               {"lse", &Problem::lse},
+                               {"dq", &Problem::dq},
+                               {"dk", &Problem::dk},
+                               {"dv", &Problem::dv}};
+
+struct Case {
+  Shape shape;
+  std::vector<ops::Band> mask;
+  std::int64_t gap = 0;
+  double softcap = 0;
+};
+
+/// Largest ratio of our error to that of the plain bf16 attention, over all outputs.
+double worst_ratio(Runner& ours, const Case& c, std::uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  Problem start(DType::bf16, c.shape, c.mask, c.gap);
+  start.softcap = c.softcap;
+  start.randomise(rng);
+  Problem plain = start, device = start, exact = start.oracle();
+  Runner reference("reference");
+  reference.both(exact);
+  plain_bf16(plain);
+  ours.both(device);
+  double worst = 0;
+  for (const auto& [name, array] : outputs) {
+    const double error = distance(device.*array, exact.*array);
+    const double measure = distance(plain.*array, exact.*array);
+    const double floor = 1e-5 * std::max(1.0, largest(exact.*array));
+    worst = std::max(worst, error / (measure + floor));
+    EXPECT_LE(error, 2 * measure + floor)
+        << name << ": " << error << ", plain bf16 " << measure << ", m " << c.shape.m << " n "
+        << c.shape.n << " heads " << c.shape.hq << "/" << c.shape.hk << " d " << c.shape.d << "/"
+        << c.shape.dv << " gap " << c.gap << " bands " << c.mask.size();
+  }
+  return worst;
+}
+
+std::vector<ops::Band> causal(std::int64_t m, std::int64_t n) { return {{0, m, 0, n, -open, 0}}; }
+std::vector<ops::Band> full(std::int64_t m, std::int64_t n) { return {{0, m, 0, n, -open, open}}; }
+
+TEST(gpu_attention, bf16_every_head_size_full_and_causal) {
+  Runner ours("cuda");
+  for (const auto& [d, dv] : {std::pair{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}}) {
+    for (const bool is_full : {true, false}) {
+      const auto mask = is_full ? full(256, 256) : causal(256, 256);
+      const double worst = worst_ratio(ours, {{256, 256, 2, 2, d, dv}, mask}, 1);
+      fmt::print("d {}/{} {}: error ratio {:.2f}\n", d, dv, is_full ? "full" : "causal", worst);
+    }
+  }
+}
+
+TEST(gpu_attention, bf16_random_shapes_bands_groups_and_strides) {
+  Runner ours("cuda");
+  std::mt19937_64 rng(11);
+  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
+  constexpr std::pair<int, int> dims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
+  double worst = 0;
+  for (int round = 0; round < 30; ++round) {
+    const auto [d, dv] = dims[draw(0, 4)];
+    const int hk = draw(1, 3), m = draw(1, 400), n = draw(1, 400);
+    const Case c{{m, n, hk * draw(1, 4), hk, d, dv},
+                 random_mask(rng, m, n),
+                 8 * draw(0, 1),
+                 round % 5 == 4 ? 2.0 : 0.0};
+    worst = std::max(worst, worst_ratio(ours, c, 100 + round));
+  }
+  fmt::print("30 random cases: worst error ratio {:.2f}\n", worst);
+}
+
+TEST(gpu_attention, bf16_long_rows_over_many_blocks) {
+  Runner ours("cuda");
+  const double worst = worst_ratio(ours, {{1100, 1300, 2, 1, 128, 128}, causal(1100, 1300)}, 5);
+  const double window =
+      worst_ratio(ours, {{1024, 1024, 1, 1, 128, 128}, {{0, 1024, 0, 1024, -199, 0}}}, 6);
+  fmt::print("causal 1100 x 1300: error ratio {:.2f}, window 200: {:.2f}\n", worst, window);
+}
+
+TEST(gpu_attention, documents_meet_in_one_block) {
+  Runner ours("cuda");
+  std::vector<ops::Band> mask;
+  for (std::int64_t at = 0, size = 1; at < 500; at += size, size = size * 2 % 97 + 1) {
+    const std::int64_t end = std::min<std::int64_t>(at + size, 500);
+    mask.push_back({at, end, at, end, -open, 0});
+  }
+  const double worst = worst_ratio(ours, {{500, 500, 4, 2, 128, 128}, mask}, 8);
+  fmt::print("{} documents: error ratio {:.2f}\n", mask.size(), worst);
+}
+
+TEST(gpu_attention, cudnn_full_causal_window_and_groups) {
+  Runner ours("cudnn");
+  fmt::print("{}\n", kernels::cuda::describe_cudnn());
+  const auto& list = ours.registry().list();
+  if (std::ranges::none_of(list, [](auto& i) { return i.backend == "cudnn"; })) {
+    GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
+  }
+  double worst = 0;
+  for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}}) {
+    for (const int hk : {4, 2, 1}) {
+      worst = std::max(worst, worst_ratio(ours, {{300, 200, 4, hk, d, dv}, full(300, 200)}, 41));
+      worst = std::max(worst, worst_ratio(ours, {{256, 256, 4, hk, d, dv}, causal(256, 256)}, 42));
+    }
+  }
+  worst = std::max(worst,
+                   worst_ratio(ours, {{384, 384, 2, 2, 128, 128}, {{0, 384, 0, 384, -99, 0}}}, 43));
+  worst = std::max(worst, worst_ratio(ours, {{333, 333, 2, 2, 128, 128}, causal(333, 333), 8}, 44));
+  fmt::print("cudnn: worst error ratio {:.2f}\n", worst);
+}
+
+TEST(gpu_attention, cudnn_adds_to_the_state) {
+  Runner ours("cudnn"), own("cuda");
+  const auto& list = ours.registry().list();
+  if (std::ranges::none_of(list, [](auto& i) { return i.backend == "cudnn"; })) {
+    GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
+  }
+  std::mt19937_64 rng(45);
+  Problem a(DType::bf16, {200, 200, 2, 1, 128, 128}, causal(200, 200));
+  a.randomise(rng);
+  for (Array* x : {&a.o, &a.lse, &a.dq, &a.dk, &a.dv}) x->randomise(rng);
+  Problem b = a;
+  ours.both(a);
+  own.both(b);
+  for (const auto& [name, array] : outputs) {
+    EXPECT_LE(distance(a.*array, b.*array), 0.02 * std::max(1.0, largest(b.*array))) << name;
+  }
+}
+
+TEST(gpu_attention, plain_kernels_match_in_f64_and_f32) {
+  Runner ours("cuda-plain"), reference("reference");
+  std::mt19937_64 rng(3);
+  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
+  for (int round = 0; round < 16; ++round) {
+    const DType t = round % 2 ? DType::f32 : DType::f64;
+    const int hk = draw(1, 2), m = draw(1, 120), n = draw(1, 120);
+    Problem p(t, {m, n, hk * draw(1, 3), hk, draw(1, 200), draw(1, 200)}, random_mask(rng, m, n),
+              draw(0, 3));
+    p.softcap = round % 4 == 3 ? 3 : 0;
+    p.randomise(rng);
+    Problem exact = p.oracle();
+    reference.both(exact);
+    ours.both(p);
+    for (const auto& [name, array] : outputs) {
+      const double bound = (t == DType::f64 ? 1e-12 : 2e-5) * std::max(1.0, largest(exact.*array));
+      EXPECT_LE(distance(p.*array, exact.*array), bound) << name << " in round " << round;
+    }
+  }
+}
+
+TEST(gpu_attention, plain_kernel_takes_bf16_that_the_others_refuse) {
+  Runner ours("cuda-plain"), reference("reference");
+  std::mt19937_64 rng(4);
+  Problem p(DType::bf16, {70, 90, 4, 2, 36, 20}, causal(70, 90), 1);
+  p.randomise(rng);
+  Problem host = p;
+  reference.both(host);
+  ours.both(p);
+  for (const auto& [name, array] : outputs) {
+    EXPECT_LE(distance(p.*array, host.*array), 2e-5 * std::max(1.0, largest(host.*array))) << name;
+  }
+}
+
+TEST(gpu_attention, tiles_in_any_cut_add_up_to_the_whole) {
+  Runner ours("cuda"), reference("reference");
+  std::mt19937_64 rng(9);
+  Problem whole(DType::bf16, {300, 420, 4, 2, 128, 128}, causal(300, 420));
+  whole.randomise(rng);
+  Problem exact = whole.oracle();
+  reference.both(exact);
+  ours.both(whole);
+  Problem cut = whole;
+  cut.o.fill(0);
+  cut.lse.fill(-infinity);
+  const std::int64_t cuts[] = {0, 37, 200, 201, 420};
+  const auto tile = [&](std::size_t i) {
+    const Range keys{cuts[i], cuts[i + 1]};
+    Problem t(DType::bf16, {300, keys.size(), 4, 2, 128, 128}, tile_of(cut.mask, {0, 300}, keys));
+    t.q = cut.q;
+    t.go = cut.go;
+    t.k.each([&](auto r, auto h, auto c) { t.k.set(cut.k.get(r + keys.begin, h, c), r, h, c); });
+    t.v.each([&](auto r, auto h, auto c) { t.v.set(cut.v.get(r + keys.begin, h, c), r, h, c); });
+    return t;
+  };
+  for (std::size_t i = 0; i < 4; ++i) {
+    Problem t = tile(i);
+    t.o = cut.o;
+    t.lse = cut.lse;
+    ours.forward(t);
+    cut.o = t.o;
+    cut.lse = t.lse;
+  }
+  const double once = distance(whole.o, exact.o), parts = distance(cut.o, exact.o);
+  EXPECT_LE(parts, 2 * once + 1e-6) << "forward in four tiles";
+  EXPECT_LE(distance(cut.lse, exact.lse), 2 * distance(whole.lse, exact.lse) + 1e-5);
+  cut.dq.fill(0);
+  for (std::size_t i = 0; i < 4; ++i) {
+    Problem t = tile(i);
+    t.lse = whole.lse;
+    t.delta = whole.delta;
+    t.dq = cut.dq;
+    ours.backward(t);
+    cut.dq = t.dq;
+  }
+  EXPECT_LE(distance(cut.dq, exact.dq), 2 * distance(whole.dq, exact.dq) + 1e-6);
+  fmt::print("error of o in one tile {:.2e}, in four {:.2e}\n", once, parts);
+}
+
+TEST(gpu_attention, twenty_runs_are_bitwise_equal) {
+  Runner ours("cuda");
+  std::mt19937_64 rng(2);
+  Problem start(DType::bf16, {700, 900, 8, 2, 128, 128}, random_mask(rng, 700, 900));
+  start.randomise(rng);
+  Problem first = start;
+  ours.both(first);
+  for (int run = 1; run < 20; ++run) {
+    Problem again = start;
+    ours.both(again);
+    for (const auto& [name, array] : outputs) {
+      ASSERT_TRUE((again.*array).same_bits(first.*array)) << name << " in run " << run;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

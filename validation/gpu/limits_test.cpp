@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on the device at its edges: rows without keys, memory that nobody may look at, extreme
+// logits, lists prepared beforehand, capture of a pass in a graph.
+#include <cuda_runtime_api.h>
+
+#include "base/error.hpp"
+#include "validation/gpu/device.hpp"
+
+namespace tessera::testing {
+namespace {
+
+/// Rows of queries and keys that no band touches hold NaN.
+void poison(Problem& p) {
+  const std::int64_t m = p.q.shape()[0], n = p.k.shape()[0];
+  for (std::int64_t i = 0; i < m; ++i) {
+    if (row_sees(p.mask, i)) continue;
+    for (Array* x : {&p.q, &p.go}) {
+      for (std::int64_t h = 0; h < x->shape()[1]; ++h) {
+        for (std::int64_t c = 0; c < x->shape()[2]; ++c) x->set(nan, i, h, c);
+      }
+    }
+  }
+  for (std::int64_t j = 0; j < n; ++j) {
+    if (key_seen(p.mask, m, j)) continue;
+    for (Array* x : {&p.k, &p.v}) {
+      for (std::int64_t h = 0; h < x->shape()[1]; ++h) {
+        for (std::int64_t c = 0; c < x->shape()[2]; ++c) x->set(nan, j, h, c);
+      }
+    }
+  }
+}
+
+TEST(gpu_limits, unseen_rows_may_hold_nan) {
+  Runner ours("cuda"), reference("reference");
+  std::mt19937_64 rng(21);
+  for (int round = 0; round < 12; ++round) {
+    const int d = round % 2 ? 128 : 64;
+    Problem p(DType::bf16, {330, 290, 4, 2, d, d},
+              {{3, 100, 7, 150, -open, 3}, {140, 141, 200, 201}, {200, 310, 160, 280, -9, 40}});
+    if (round > 1) p.mask = random_mask(rng, 330, 290);
+    p.randomise(rng);
+    poison(p);
+    Problem host = p;
+    ours.forward(p);
+    reference.forward(host);
+    host.delta = p.delta;  // rows of dO that are NaN would give a Delta of NaN
+    ours.backward(p);
+    host.lse = p.lse;
+    reference.backward(host);
+    EXPECT_LE(distance(p.o, host.o), 0.03) << "round " << round;
+    EXPECT_LE(distance(p.lse, host.lse), 1e-3);
+    for (const auto array : {&Problem::dq, &Problem::dk, &Problem::dv}) {
+      EXPECT_TRUE(all_finite(p.*array)) << "round " << round;
+      EXPECT_LE(distance(p.*array, host.*array), 0.02 * std::max(1.0, largest(host.*array)));
+    }
+  }
+}
+
+TEST(gpu_limits, empty_rows_and_tiles_leave_the_state_as_it_was) {
+  Runner ours("cuda");
+  std::mt19937_64 rng(22);
+  Problem p(DType::bf16, {300, 300, 2, 2, 128, 128}, {{150, 160, 20, 30}});
+  p.randomise(rng);
+  p.o.randomise(rng);
+  p.lse.fill(0.5);
+  const Problem before = p;
+  ours.forward(p);
+  for (std::int64_t i = 0; i < 300; ++i) {
+    const bool same =
+        p.o.get(i, 1, 5) == before.o.get(i, 1, 5) && p.lse.get(1, i) == before.lse.get(1, i);
+    EXPECT_EQ(same, i < 150 || i >= 160) << "row " << i;
+  }
+  p = before;
+  p.mask.clear();
+  ours.both(p);
+  EXPECT_TRUE(p.o.same_bits(before.o));
+  EXPECT_TRUE(p.dq.same_bits(before.dq) && p.dk.same_bits(before.dk));
+}
+
+TEST(gpu_limits, a_row_without_keys_keeps_minus_infinity) {
+  Runner ours("cuda");
+  std::mt19937_64 rng(23);
+  Problem p(DType::bf16, {128, 256, 1, 1, 64, 64}, {{64, 128, 0, 256}});
+  p.randomise(rng);
+  ours.both(p);
+  for (std::int64_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(p.lse.get(0, i), -infinity);
+    EXPECT_EQ(p.o.get(i, 0, 3), 0);
+    EXPECT_EQ(p.dq.get(i, 0, 3), 0);
+  }
+  EXPECT_TRUE(all_finite(p.dk) && all_finite(p.dv) && all_finite(p.dq));
+}
+
+TEST(gpu_limits, equal_logits_give_the_closed_form) {
+  Runner ours("cuda");
+  Problem p(DType::bf16, {130, 257, 2, 1, 128, 128}, {{0, 130, 0, 257}});
+  p.q.fill(0.25);
+  p.k.fill(0.5);
+  p.v.fill(2);
+  ours.forward(p);
+  const double expected = p.scale * 128 * 0.125 + std::log(257.0);
+  for (std::int64_t i = 0; i < 130; ++i) {
+    ASSERT_NEAR(p.lse.get(1, i), expected, 1e-5);
+    ASSERT_NEAR(p.o.get(i, 1, 77), 2, 1e-2);
+  }
+}
+
+TEST(gpu_limits, huge_logits_stay_finite) {
+  Runner ours("cuda"), reference("reference");
+  std::mt19937_64 rng(24);
+  Problem p(DType::bf16, {200, 200, 1, 1, 128, 128}, {{0, 200, 0, 200, -open, 0}});
+  for (Array* x : {&p.q, &p.k}) x->randomise(rng, 100);
+  for (Array* x : {&p.v, &p.go}) x->randomise(rng);
+  Problem exact = p.oracle();
+  reference.both(exact);
+  ours.both(p);
+  for (const auto array : {&Problem::o, &Problem::dq, &Problem::dk, &Problem::dv}) {
+    EXPECT_TRUE(all_finite(p.*array));
+  }
+  EXPECT_LE(distance(p.o, exact.o), 0.05);
+}
+
+TEST(gpu_limits, what_no_kernel_takes_is_refused_by_name) {
+  Runner ours("cuda");
+  Budget budget;
+  Array q(DType::bf16, {4, 2, 600}), o(DType::f32, {4, 2, 600}), lse(DType::f32, {2, 4, 1});
+  const OnDevice x(budget, q), y(budget, o), z(budget, lse);
+  const ops::Call call{"attention.forward", {x.ref(), x.ref(), x.ref(), y.ref(), z.ref()}, {}, {}};
+  try {
+    ours.registry().choose(call);
+    FAIL() << "a head size of 600 was accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(e.message().find("bf16[4,2,600]"), std::string::npos) << e.message();
+  }
+  const ops::Call host{"tensor.zero", {q.ref()}, {}, {}};
+  EXPECT_THROW(ours.registry().choose(host), Error) << "host memory on the device";
+}
+
+/// After prepare() a pass allocates nothing, so it can be captured and replayed.
+TEST(gpu_limits, a_prepared_pass_is_captured_and_replayed) {
+  Runner ours("cuda");
+  std::mt19937_64 rng(25);
+  Problem p(DType::bf16, {512, 512, 4, 2, 128, 128}, {{0, 512, 0, 512, -open, 0}});
+  p.randomise(rng);
+  Problem direct = p;
+  ours.both(direct);
+  Runner fresh("cuda");
+  Budget budget;
+  OnDevice q(budget, p.q), k(budget, p.k), v(budget, p.v), go(budget, p.go), o(budget, p.o),
+      lse(budget, p.lse), delta(budget, p.delta), dq(budget, p.dq), dk(budget, p.dk),
+      dv(budget, p.dv);
+  cudaStream_t stream{};
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  const std::vector<ops::Call> pass{
+      {"attention.reset", {o.ref(), lse.ref()}, {}, {}, stream},
+      {"attention.forward",
+       {q.ref(), k.ref(), v.ref(), o.ref(), lse.ref()},
+       p.attributes(),
+       {},
+       stream},
+      {"attention.delta", {o.ref(), go.ref(), delta.ref()}, {}, {}, stream},
+      {"attention.backward",
+       {q.ref(), k.ref(), v.ref(), go.ref(), lse.ref(), delta.ref(), dq.ref(), dk.ref(), dv.ref()},
+       p.attributes(),
+       {},
+       stream}};
+  for (const ops::Call& c : pass) fresh.registry().prepare(c);
+  const std::int64_t in_use = fresh.budget().in_use();
+  EXPECT_GT(in_use, 0);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  for (const ops::Call& c : pass) fresh.registry().run(c);
+  cudaGraph_t graph{};
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  cudaGraphExec_t exec{};
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+  memory::synchronize(stream);
+  EXPECT_EQ(fresh.budget().in_use(), in_use) << "the pass allocated";
+  for (OnDevice* x : {&o, &lse, &dq, &dk, &dv}) x->fetch();
+  for (const auto array : {&Problem::o, &Problem::lse, &Problem::dq, &Problem::dk, &Problem::dv}) {
+    EXPECT_TRUE((p.*array).same_bits(direct.*array));
+  }
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+}  // namespace
+}  // namespace tessera::testing
