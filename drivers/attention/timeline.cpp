@@ -81,19 +81,25 @@ trace::Timeline measured_timeline(const plan::Program& p, const exec::Measured& 
                          run.steps.size() * sizeof(exec::Span));
   const std::vector<std::string> all = comm.gather(mine, 0);
   if (comm.rank() != 0) return {};
-  trace::Timeline t = empty_timeline(p);
-  std::vector<double> begin(all.size());
-  for (std::size_t r = 0; r < all.size(); ++r)
-    begin[r] = trace::seconds_since(starts[0], starts[r]) - clocks[r].offset_s;
-  const double first = *std::min_element(begin.begin(), begin.end());
-  for (std::size_t r = 0; r < all.size(); ++r)
+  trace::Timeline tracks = empty_timeline(p);
+  std::vector<trace::RankPart> parts(all.size());
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    parts[r] = {static_cast<int>(r), tracks.ranks[r], tracks.queues[r], {}, clocks[r]};
+    const double begin = trace::seconds_since(starts[0], starts[r]);
     for (std::size_t i = 0; i < all[r].size() / sizeof(exec::Span); ++i) {
       exec::Span s;
       std::memcpy(&s, all[r].data() + i * sizeof s, sizeof s);
-      const double shift = begin[r] - first;
-      t.events.push_back(event_of(p, static_cast<int>(r), static_cast<int>(i), shift + s.begin_s,
-                                  shift + s.end_s));
+      parts[r].events.push_back(event_of(p, static_cast<int>(r), static_cast<int>(i),
+                                         begin + s.begin_s, begin + s.end_s));
     }
+  }
+  trace::Timeline t = trace::merge(p.name, std::move(parts));
+  double first = 0;  // rank 0 starts at 0, another one may have been earlier
+  for (const trace::Event& e : t.events) first = std::min(first, e.begin_s);
+  for (trace::Event& e : t.events) {
+    e.begin_s -= first;
+    e.end_s -= first;
+  }
   return t;
 }
 

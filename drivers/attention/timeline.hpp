@@ -11,8 +11,9 @@
 
 namespace tessera::drivers {
 
-/// This job's run by the clock of rank 0, from time 0 on. `clocks` on rank 0 holds the offsets of
-/// all ranks (exec/clock.hpp), and the result is complete there, empty elsewhere. Collective.
+/// This job's run by the clock of rank 0, from time 0 on. `clocks` on rank 0 holds
+/// the offsets of all ranks (exec/clock.hpp), and the result is complete there, empty elsewhere.
+/// Collective.
 trace::Timeline measured_timeline(const plan::Program& program, const exec::Measured& run,
                                   const std::vector<trace::ClockOffset>& clocks,
                                   parallel::Communicator& comm);
