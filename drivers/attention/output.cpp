@@ -144,9 +144,7 @@ void write_tensors(io::OutputFile& file, const std::string& group,
     const std::vector<char> space = without_padding(rows, t, 0, packed);
     file.write_slab(group + "/" + name, selection_of(rows, 0), packed);
   };
-  const bool forward =
-      pass.program().coverage.empty() || pass.program().coverage[0].label == "attn.fwd.tile";
-  if (!forward) {
+  if (pass.pass() == attention::Pass::backward) {
     put("dq", q, p.mask.rows());
     put("dk", k, p.mask.cols());
     put("dv", k, p.mask.cols());

@@ -12,9 +12,11 @@ std::string_view name_of(Layout layout) {
     case Layout::zigzag:
       return "zigzag";
     case Layout::striped:
+      return "striped";
+    case Layout::balanced:
       break;
   }
-  return "striped";
+  return "balanced";
 }
 
 std::int64_t count(const Rows& rows) {

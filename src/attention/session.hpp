@@ -30,6 +30,7 @@ class PreparedPass {
   PreparedPass(const Problem& p, const Scheme& s, Pass pass, const plan::Machine& machine,
                Surroundings around);
   const plan::Program& program() const { return program_; }
+  Pass pass() const { return context_.pass; }
   const Scheme& scheme() const { return context_.scheme; }
   const Split& split() const { return context_.split; }
   const ChunkMap& map() const { return context_.map; }

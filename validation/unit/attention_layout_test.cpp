@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
+#include <string_view>
 
 #include "attention/context.hpp"
 #include "attention/problem.hpp"
@@ -28,6 +30,14 @@ TEST(AttentionLayout, EveryTokenOnce_all_layouts) {
           for (int s : seen)
             ASSERT_EQ(s, 1) << name_of(layout) << " n " << n << " tokens " << tokens;
         }
+}
+
+TEST(AttentionLayout, Names_are_distinct) {
+  // Decks choose a layout by its name: two of one name would run the wrong one without a sign.
+  const Layout all[] = {Layout::contiguous, Layout::zigzag, Layout::striped, Layout::balanced};
+  std::set<std::string_view> names;
+  for (Layout layout : all) names.insert(name_of(layout));
+  EXPECT_EQ(names, (std::set<std::string_view>{"contiguous", "zigzag", "striped", "balanced"}));
 }
 
 TEST(AttentionLayout, OB_026_zigzag_keeps_global_positions) {
