@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/cuda.hpp"
 
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include "base/error.hpp"
 #include "base/units.hpp"
+#include "memory/cuda_check.hpp"
 
 namespace tessera::memory {
-namespace {
 
 void check(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
@@ -19,13 +18,11 @@ void check(cudaError_t code, const char* what) {
                   : "");
 }
 
-cudaStream_t of(void* stream) { return static_cast<cudaStream_t>(stream); }
-
-}  // namespace
-
 void* allocate(Space space, std::int64_t bytes) {
   void* data = nullptr;
-  const auto size = static_cast<std::size_t>(bytes);
+  // Whole pages of the device: an allocation of its own is what another process can open.
+  const std::int64_t page = space == Space::cuda ? std::int64_t{2} << 20 : 1;
+  const auto size = static_cast<std::size_t>((bytes + page - 1) / page * page);
   const bool pinned = space == Space::pinned;
   const cudaError_t code = pinned ? cudaMallocHost(&data, size) : cudaMalloc(&data, size);
   if (code == cudaErrorMemoryAllocation) {
@@ -49,11 +46,14 @@ void release(Space space, void* data) noexcept {
 
 void copy(void* to, const void* from, std::int64_t bytes, void* stream) {
   if (bytes == 0) return;
-  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, of(stream)),
+  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                        stream_of(stream)),
         "cudaMemcpyAsync");
 }
 
-void synchronize(void* stream) { check(cudaStreamSynchronize(of(stream)), "the device's work"); }
+void synchronize(void* stream) {
+  check(cudaStreamSynchronize(stream_of(stream)), "the device's work");
+}
 
 int device_count() noexcept {
   int count = 0;
