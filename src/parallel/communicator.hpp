@@ -102,9 +102,10 @@ class Communicator {
   std::int64_t bytes_sent(int axis) const;
   std::int64_t control_bytes() const { return control_bytes_; }
   void reset_counters();
+  /// Counts bytes that leave this rank by another way than MPI (parallel/transport.hpp).
+  void count(int axis, std::int64_t bytes);
 
  private:
-  void count(int axis, std::int64_t bytes);
   void count_control(std::int64_t bytes) const;
   void check(int code, const char* call) const;
   template <class T>
