@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one executor: walks a rank's plan, runs compute steps through the operator registry, posts
-// transfers through the communicator, and keeps transfers moving while operators compute (they
-// call back between sub-tiles). It knows no scheme, no backend and no configuration.
+// The one executor: walks a rank's plan, runs its work through the operator registry and its
+// transfers through the communicator or a device transport. It knows no scheme, no backend and no
+// configuration. On the host it keeps requests moving while operators compute (they call back
+// between sub-tiles); on a device it puts the whole plan on streams and waits once.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "memory/buffer.hpp"
+#include "memory/stream.hpp"
 #include "ops/registry.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/transport.hpp"
 #include "parallel/watchdog.hpp"
 #include "plan/plan.hpp"
 
@@ -25,6 +29,17 @@ struct Binding {
   std::function<ops::Attributes(const plan::Step&)> attributes;
 };
 
+/// How plans run on a GPU; scratch and bound tensors are device memory then. Its streams serve one
+/// executor after the other, since operators keep what they need by stream.
+struct DeviceRun {
+  /// Null: transfers are left out, to see what the compute steps alone take.
+  parallel::Transport* transport = nullptr;
+  /// From the second run on a pass is one launch of a captured graph.
+  bool graph = true;
+  std::deque<memory::Stream> compute,
+      comm;  ///< by number of the queue of its kind; grown on demand
+};
+
 struct Span {
   double begin_s = 0, end_s = 0;  ///< since the start of the run on this rank
 };
@@ -32,30 +47,37 @@ struct Span {
 /// One run of a plan on this rank.
 struct Measured {
   std::int64_t start_ns = 0;  ///< steady clock of this rank; offsets: exec/clock.hpp
-  double seconds = 0;
+  double seconds = 0;     ///< on a device: between events before the first and after the last step
   double compute_s = 0;   ///< inside operators, progress of transfers taken out
-  double progress_s = 0;  ///< driving transfers from inside operators
-  double exposed_s = 0;   ///< no compute step could run while transfers were outstanding
-  std::vector<Span> steps;
+  double progress_s = 0;  ///< host: driving transfers from inside operators
+  double exposed_s = 0;   ///< transfers were outstanding while no compute step could run or ran
+  double launch_s = 0;    ///< device: time of the host for putting the run on the streams
+  std::vector<Span> steps;  ///< by step; empty when the run was not looked into
 };
 
 class Executor {
  public:
-  /// Allocates scratch from the budget and resolves every operator once. Error(environment) when
-  /// no backend supports a call; std::logic_error when the plan and the binding do not fit.
+  /// Allocates scratch from the budget and resolves every operator once. With `device` it is
+  /// collective. Error(environment) when no backend supports a call; std::logic_error when the plan
+  /// and the binding do not fit.
   Executor(const plan::Plan& plan, const Binding& binding, const ops::Registry& registry,
-           parallel::Communicator& comm, Budget& budget, parallel::Watchdog* watchdog = nullptr);
+           parallel::Communicator& comm, Budget& budget, parallel::Watchdog* watchdog = nullptr,
+           DeviceRun* device = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
   /// Runs the plan once; may be called again and again.
   Measured run();
+  /// The same with the times of all steps; on a device an event on both sides of each.
+  Measured profile();
 
  private:
-  class Run;
   struct Prepared;
+  class Host;
+  class Device;
   std::unique_ptr<Prepared> prepared_;
+  std::unique_ptr<Device> device_;
 };
 
 }  // namespace tessera::exec

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/device.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "memory/cuda.hpp"
+#include "trace/intervals.hpp"
+
+namespace tessera::exec {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+parallel::Message::Kind kind_of(plan::StepKind kind) {
+  if (kind == plan::StepKind::send) return parallel::Message::Kind::send;
+  return kind == plan::StepKind::recv ? parallel::Message::Kind::recv
+                                      : parallel::Message::Kind::all_reduce;
+}
+
+}  // namespace
+
+Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
+    : p_(p), options_(options), begin_(true), end_(true) {
+  std::size_t num_compute = 0, num_comm = 0;
+  for (const QueueSteps& q : p.queues) {
+    std::deque<memory::Stream>& pool = q.comm ? options.comm : options.compute;
+    const std::size_t number = q.comm ? num_comm++ : num_compute++;
+    if (number == pool.size())
+      pool.emplace_back(q.comm ? memory::Stream::Priority::high : memory::Stream::Priority::normal);
+    streams_.push_back(&pool[number]);
+    joins_.emplace_back();
+  }
+  for (std::size_t i = 0; i < p.calls.size(); ++i) {
+    if (!p.chosen[i]) continue;
+    p.calls[i].stream = streams_[static_cast<std::size_t>(p.plan.steps[i].queue)]->handle();
+    if (p.chosen[i]->prepare) p.chosen[i]->prepare(p.calls[i]);
+  }
+  order(budget);
+}
+
+/// Takes the head of every queue in turn as soon as all it waits for has been taken, so that each
+/// event is recorded before a stream is told to wait for it.
+void Executor::Device::order(Budget& budget) {
+  std::vector<int> entry_of(p_.plan.steps.size(), -1);
+  std::vector<std::size_t> next(p_.queues.size());
+  std::vector<char> awaited;
+  std::vector<parallel::MessageUnit> units;
+  const auto take = [&](const QueueSteps& q, Unit unit) {
+    Entry e{&q, unit, units.size(), {}, {}, {}, {}};
+    for (std::size_t i = unit.begin; i < unit.end; ++i)
+      for (const std::int32_t a : p_.plan.after(p_.step(q.steps[i]))) {
+        const int on = entry_of[static_cast<std::size_t>(a)];
+        if (on < 0) return false;
+        if (entries_[static_cast<std::size_t>(on)].queue != &q) e.waits.push_back(on);
+      }
+    for (const int on : e.waits) awaited[static_cast<std::size_t>(on)] = true;
+    for (std::size_t i = unit.begin; i < unit.end; ++i)
+      entry_of[static_cast<std::size_t>(q.steps[i])] = static_cast<int>(entries_.size());
+    if (q.comm) units.push_back({q.queue, messages_of(q, unit)});
+    entries_.push_back(std::move(e));
+    awaited.push_back(false);
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const QueueSteps& q : p_.queues) {
+      std::size_t& at = next[static_cast<std::size_t>(q.queue)];
+      while (at < q.units.size() && take(q, q.units[at])) ++at, moved = true;
+    }
+  }
+  for (const QueueSteps& q : p_.queues)
+    if (next[static_cast<std::size_t>(q.queue)] < q.units.size())
+      throw std::logic_error("a plan whose queues wait for each other in a circle");
+  for (std::size_t i = 0; i < entries_.size(); ++i)
+    if (awaited[i]) entries_[i].finished.emplace();
+  if (options_.transport) route_ = options_.transport->open(std::move(units), budget);
+}
+
+std::vector<parallel::Message> Executor::Device::messages_of(const QueueSteps& queue,
+                                                             Unit unit) const {
+  std::vector<parallel::Message> out;
+  for (std::size_t i = unit.begin; i < unit.end; ++i) {
+    const plan::Step& s = p_.step(queue.steps[i]);
+    for (const TensorRef& t : p_.parts[static_cast<std::size_t>(queue.steps[i])])
+      out.push_back(
+          {kind_of(s.kind), t.data, t.count(), t.dtype, s.comm.peer, p_.tag_of(s), s.comm.axis});
+  }
+  return out;
+}
+
+Measured Executor::Device::run(bool profile) {
+  if (p_.watchdog) p_.watchdog->describe([this] { return waiting_for(); });
+  Measured out;
+  if (options_.graph && was_run_ && !profile && !graph_) capture();
+  const Clock::time_point start = Clock::now();
+  out.start_ns = std::chrono::nanoseconds(start.time_since_epoch()).count();
+  launch(profile);
+  out.launch_s = seconds_since(start);
+  wait();
+  was_run_ = true;
+  out.seconds = memory::Event::seconds_between(begin_, end_);
+  if (profile) read_marks(out);
+  if (p_.watchdog) {
+    p_.watchdog->beat();
+    p_.watchdog->describe({});
+  }
+  return out;
+}
+
+void Executor::Device::launch(bool profile) {
+  void* origin = streams_.front()->handle();
+  begin_.record(origin);
+  if (graph_ && !profile) {
+    graph_->launch(origin);
+    for (std::size_t axis = 0; axis < sent_by_graph_.size(); ++axis)
+      p_.comm.count(static_cast<int>(axis), sent_by_graph_[axis]);
+  } else {
+    enqueue(profile);
+  }
+  end_.record(origin);
+}
+
+/// What a graph sends is counted when it is captured; each launch counts the same again.
+void Executor::Device::capture() {
+  const std::vector<std::int64_t> before = p_.comm.bytes_sent();
+  graph_.emplace(streams_.front()->handle(), [this] { enqueue(false); });
+  sent_by_graph_ = p_.comm.bytes_sent();
+  for (std::size_t axis = 0; axis < sent_by_graph_.size(); ++axis) {
+    sent_by_graph_[axis] -= axis < before.size() ? before[axis] : 0;
+    p_.comm.count(static_cast<int>(axis), -sent_by_graph_[axis]);
+  }
+}
+
+void Executor::Device::enqueue(bool profile) {
+  fork_.record(streams_.front()->handle());
+  for (std::size_t q = 1; q < streams_.size(); ++q) streams_[q]->wait(fork_);
+  for (Entry& e : entries_) enqueue(e, profile);
+  for (std::size_t q = 1; q < streams_.size(); ++q) {
+    joins_[q].record(streams_[q]->handle());
+    streams_.front()->wait(joins_[q]);
+  }
+}
+
+void Executor::Device::enqueue(Entry& e, bool profile) {
+  const plan::Step& first = p_.step(e.queue->steps[e.unit.begin]);
+  const memory::Mark mark(fmt::format("{} {} {}", first.label, first.index.i, first.index.j));
+  const auto q = static_cast<std::size_t>(e.queue->queue);
+  for (const int on : e.waits) streams_[q]->wait(*entries_[static_cast<std::size_t>(on)].finished);
+  if (profile) {
+    if (!e.begin_mark) e.begin_mark.emplace(true), e.end_mark.emplace(true);
+    e.begin_mark->record(stream_of(e));
+  }
+  if (!e.queue->comm) {
+    const auto i = static_cast<std::size_t>(e.queue->steps[e.unit.begin]);
+    p_.chosen[i]->run(p_.calls[i]);
+  } else if (route_) {
+    route_->start(e.transfer, stream_of(e));
+  }
+  if (profile) e.end_mark->record(stream_of(e));
+  if (e.finished) e.finished->record(stream_of(e));
+}
+
+void Executor::Device::wait() {
+  for (int turns = 0; !end_.done(); ++turns) {
+    if (route_) route_->progress();
+    // Short passes are waited for closely; a long one leaves the core to others.
+    if (turns > 10000)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    else
+      sched_yield();
+  }
+}
+
+void Executor::Device::read_marks(Measured& out) const {
+  out.steps.resize(p_.plan.steps.size());
+  std::vector<trace::Interval> busy, moving;
+  for (const Entry& e : entries_) {
+    const Span span{memory::Event::seconds_between(begin_, *e.begin_mark),
+                    memory::Event::seconds_between(begin_, *e.end_mark)};
+    for (std::size_t i = e.unit.begin; i < e.unit.end; ++i)
+      out.steps[static_cast<std::size_t>(e.queue->steps[i])] = span;
+    (e.queue->comm ? moving : busy).push_back({span.begin_s, span.end_s});
+  }
+  busy = trace::united(std::move(busy));
+  moving = trace::united(std::move(moving));
+  out.compute_s = trace::length(busy);
+  out.exposed_s = trace::length(moving) - trace::length(trace::common(busy, moving));
+}
+
+/// Read by the watchdog thread.
+std::string Executor::Device::waiting_for() const {
+  return fmt::format(
+      "a pass of {} steps on {} device queues{}", p_.plan.steps.size(), streams_.size(),
+      options_.transport ? fmt::format(", transfers by {}", options_.transport->name())
+                         : std::string());
+}
+
+}  // namespace tessera::exec

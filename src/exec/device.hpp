@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan on a device: one stream per queue, an event wherever a step waits for one of another
+// queue, transfers through a route. Nothing waits on the host inside a pass; from the second run on
+// it is one graph launch.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "exec/prepared.hpp"
+#include "memory/stream.hpp"
+
+namespace tessera::exec {
+
+class Executor::Device {
+ public:
+  /// Collective: opens the route. Operators build here what they keep.
+  Device(Prepared& p, DeviceRun& options, Budget& budget);
+  Measured run(bool profile);
+
+ private:
+  /// One unit at its place in the order in which the host puts work on the streams.
+  struct Entry {
+    const QueueSteps* queue;
+    Unit unit;
+    std::size_t transfer = 0;                           ///< comm: its number in the route
+    std::vector<int> waits;                             ///< entries of other queues
+    std::optional<memory::Event> finished;              ///< somebody on another queue waits for it
+    std::optional<memory::Event> begin_mark, end_mark;  ///< of a profiled run
+  };
+
+  void order(Budget& budget);
+  std::vector<parallel::Message> messages_of(const QueueSteps& queue, Unit unit) const;
+  void enqueue(bool profile);
+  void enqueue(Entry& entry, bool profile);
+  void capture();
+  void launch(bool profile);
+  void wait();
+  void read_marks(Measured& out) const;
+  std::string waiting_for() const;
+  void* stream_of(const Entry& e) const {
+    return streams_[static_cast<std::size_t>(e.queue->queue)]->handle();
+  }
+
+  Prepared& p_;
+  const DeviceRun& options_;
+  std::vector<const memory::Stream*> streams_;  // as Plan::queues
+  std::vector<Entry> entries_;
+  memory::Event fork_, begin_, end_;
+  std::vector<memory::Event> joins_;  // one per queue
+  std::unique_ptr<parallel::Route> route_;
+  std::optional<memory::Graph> graph_;
+  std::vector<std::int64_t> sent_by_graph_;  // per axis, counted while the graph was captured
+  bool was_run_ = false;
+};
+
+}  // namespace tessera::exec

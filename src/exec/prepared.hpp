@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything about a plan that stays the same from run to run, for host and device runs alike.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "exec/executor.hpp"
+
+namespace tessera::exec {
+
+/// Steps [begin, end) of a queue's list that start and complete together; one compute step is a
+/// unit of its own.
+struct Unit {
+  std::size_t begin, end;
+};
+
+struct QueueSteps {
+  int queue = 0;
+  bool comm = false;
+  std::vector<std::int32_t> steps;
+  std::vector<Unit> units;
+};
+
+struct Executor::Prepared {
+  Prepared(const plan::Plan& plan, const Binding& binding, const ops::Registry& registry,
+           parallel::Communicator& comm, Budget& budget, parallel::Watchdog* watchdog, Space space);
+
+  const plan::Plan& plan;
+  parallel::Communicator& comm;
+  parallel::Watchdog* watchdog;
+  std::vector<Buffer> scratch;
+  std::vector<TensorRef> tensors;                  ///< by buffer
+  std::vector<ops::Call> calls;                    ///< by step; empty name for transfers
+  std::vector<const ops::Implementation*> chosen;  ///< by step
+  std::vector<std::vector<TensorRef>> parts;       ///< by step: what a transfer carries
+  std::vector<QueueSteps> queues;                  ///< as Plan::queues
+  std::vector<std::int32_t> compute;               ///< steps of compute queues, in order
+  Host* running = nullptr;                         ///< the host run under way
+
+  const plan::Step& step(std::int32_t i) const { return plan.steps[static_cast<std::size_t>(i)]; }
+  /// The same on both sides of a message.
+  static std::int64_t tag_of(const plan::Step& s) {
+    return std::int64_t{s.comm.key} * 16 + s.comm.axis;
+  }
+
+ private:
+  void bind_buffers(const Binding& binding, Budget& budget, Space space);
+  void sort_steps();
+  void prepare_step(std::size_t i, const Binding& binding, const ops::Registry& registry);
+  TensorRef tensor(const plan::Use& use) const {
+    return tensors[static_cast<std::size_t>(use.buffer)].slice(use.d0, use.d1);
+  }
+};
+
+}  // namespace tessera::exec
