@@ -18,24 +18,37 @@ namespace {
 
 /// What all ranks took in one repeat.
 struct Repeat {
-  double seconds, exposed, progress;
+  double seconds, exposed, progress, launch;
   std::vector<double> compute;  // per rank
 };
 
+struct TimeOptions {
+  int warmup, repeats;
+  bool device;
+};
+
 std::vector<Repeat> time_pass(attention::Session& session, attention::PreparedPass& pass,
-                              parallel::Communicator& comm, const BenchOptions& options,
+                              parallel::Communicator& comm, const TimeOptions& options,
                               exec::Measured& last) {
   for (int i = 0; i < options.warmup; ++i) {
     comm.barrier();
     session.run(pass);
   }
+  // On a device the repeats are not looked into; what their steps take is seen beforehand.
+  comm.barrier();
+  if (options.device) last = session.profile(pass);
   std::vector<Repeat> out;
   for (int i = 0; i < options.repeats; ++i) {
     comm.barrier();
     comm.reset_counters();
-    last = session.run(pass);
-    out.push_back({comm.all_reduce_max(last.seconds), comm.all_reduce_max(last.exposed_s),
-                   comm.all_reduce_max(last.progress_s), comm.all_gather(last.compute_s)});
+    exec::Measured run = session.run(pass);
+    if (options.device)
+      run.exposed_s = last.exposed_s, run.compute_s = last.compute_s;
+    else
+      last = run;
+    out.push_back({comm.all_reduce_max(run.seconds), comm.all_reduce_max(run.exposed_s),
+                   comm.all_reduce_max(run.progress_s), comm.all_reduce_max(run.launch_s),
+                   comm.all_gather(run.compute_s)});
   }
   return out;
 }
@@ -52,6 +65,7 @@ MeasuredPart summarise(const std::vector<Repeat>& repeats, const Record& r,
             [](const Repeat& a, const Repeat& b) { return a.seconds < b.seconds; });
   m.exposed_s = sorted[sorted.size() / 2].exposed;
   m.progress_s = sorted[sorted.size() / 2].progress;
+  m.launch_s = sorted[sorted.size() / 2].launch;
   m.gflops_per_rank = r.flops / around.comm.size() / m.seconds.median * 1e-9;
   std::int64_t sent = 0;
   for (std::int64_t b : around.comm.bytes_sent()) sent += b;
@@ -111,7 +125,9 @@ void bench_scheme(const attention::Problem& p, const attention::Scheme& scheme,
       continue;
     }
     exec::Measured last;
-    const std::vector<Repeat> repeats = time_pass(session, prepared, around.comm, options, last);
+    const std::vector<Repeat> repeats =
+        time_pass(session, prepared, around.comm,
+                  {options.warmup, options.repeats, around.device != nullptr}, last);
     record->measured = summarise(repeats, *record, around);
     const trace::Timeline run =
         measured_timeline(prepared.program(), last, exec::align_clocks(around.comm), around.comm);

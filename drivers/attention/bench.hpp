@@ -15,7 +15,8 @@ namespace tessera::drivers {
 struct BenchOptions {
   int warmup = 1;
   int repeats = 5;
-  trace::Timeline* timeline = nullptr;  ///< gets the last repeat of every pass
+  trace::Timeline* timeline =
+      nullptr;  ///< gets the last repeat of every pass, on GPUs the one before
   /// Called for every pass that is reported, before its session ends; writes outputs.
   std::function<void(const attention::Session&, const attention::PreparedPass&, const Record&)>
       keep;

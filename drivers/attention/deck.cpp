@@ -144,6 +144,10 @@ std::vector<config::Key> scheme_keys() {
        .fallback = std::int64_t{0},
        .minimum = 0,
        .meaning = "KV chunks of a mesh tile; 0 = chosen"},
+      {.name = "attention.mesh.all",
+       .type = Type::boolean,
+       .fallback = false,
+       .meaning = "run scheme mesh with every pair a x b = ranks"},
       {.name = "attention.unified.ulysses",
        .type = Type::integer,
        .fallback = std::int64_t{0},
@@ -176,6 +180,33 @@ std::vector<config::Key> input_keys() {
        .unit = "bytes",
        .minimum = 0,
        .meaning = "memory of one rank; 0 = its share of what the host has free"},
+      {.name = "parallel.device",
+       .type = Type::text,
+       .fallback = std::string("host"),
+       .choices = {"host", "cuda"},
+       .meaning = "what a rank computes on: processor cores, or an NVIDIA GPU of its own"},
+      {.name = "parallel.transport",
+       .type = Type::text,
+       .fallback = std::string("auto"),
+       .choices = {"auto", "nccl", "peer", "staged"},
+       .meaning = "between GPUs: NCCL, copy engines inside a host, or host memory and MPI; auto = "
+                  "the first of them that works"},
+      {.name = "parallel.share_device",
+       .type = Type::boolean,
+       .fallback = false,
+       .meaning = "allow several ranks on one GPU, for tests of schemes: their times mean little"},
+      {.name = "parallel.nccl_channels",
+       .type = Type::integer,
+       .fallback = std::int64_t{0},
+       .minimum = 0,
+       .meaning = "multiprocessors that one NCCL communicator may use; 0 = NCCL's choice"},
+      {.name = "parallel.throttle",
+       .type = Type::size,
+       .fallback = std::int64_t{0},
+       .unit = "bytes/s",
+       .minimum = 0,
+       .meaning = "slow links down to this rate, to see schemes where communication dominates; 0 = "
+                  "off"},
       {.name = "input.file",
        .type = Type::text,
        .fallback = std::string(),
@@ -200,6 +231,10 @@ std::vector<config::Key> run_keys() {
        .fallback = std::int64_t{5},
        .minimum = 1,
        .meaning = "timed runs of each scheme and pass"},
+      {.name = "run.graph",
+       .type = Type::boolean,
+       .fallback = true,
+       .meaning = "GPUs: a whole pass is one launch of a captured graph"},
       {.name = "verify.enabled",
        .type = Type::boolean,
        .fallback = true,
@@ -386,6 +421,15 @@ std::vector<Scheme> make_schemes(const config::Config& c, const Problem& p, int 
     if (s.kind == SchemeKind::double_ring) {
       const auto w = static_cast<int>(c.integer("attention.double_ring.inner"));
       s.inner = w ? w : middle_divisor(n);
+    }
+    if (s.kind == SchemeKind::mesh && c.boolean("attention.mesh.all")) {
+      for (int a = 1; a <= n; ++a) {
+        if (n % a != 0) continue;
+        s.a = a, s.b = n / a;
+        attention::validate(p, s, n);
+        out.push_back(s);
+      }
+      continue;
     }
     attention::validate(p, s, n);
     out.push_back(s);

@@ -16,6 +16,7 @@
 #include "base/version.hpp"
 #include "drivers/attention/bench.hpp"
 #include "drivers/attention/deck.hpp"
+#include "drivers/attention/device.hpp"
 #include "drivers/attention/inputs.hpp"
 #include "drivers/attention/machine.hpp"
 #include "drivers/attention/output.hpp"
@@ -23,6 +24,7 @@
 #include "drivers/common/flags.hpp"
 #include "drivers/common/main.hpp"
 #include "io/file_system.hpp"
+#include "kernels/cuda/register.hpp"
 #include "kernels/kokkos/register.hpp"
 #include "kernels/reference/register.hpp"
 #include "plan/export.hpp"
@@ -57,6 +59,7 @@ class Experiment {
         start_(std::chrono::steady_clock::now()) {}
 
   int run() {
+    device_.emplace(config_, world_, place_);
     parallel::together(world_, [&] { prepare(); });
     agree_on_mask();
     if (const std::string kind = inputs_.mask_kind();
@@ -89,8 +92,10 @@ class Experiment {
     schemes_ = make_schemes(config_, problem_, world_.size());
     passes_ = make_passes(config_);
     machine_ = load_machine(config_.text("machine.file"));
+    budget_ = Budget(config_.integer("parallel.memory"));
     kernels::register_reference(registry_);
     kernels::register_kokkos(registry_);
+    if (device_->run()) kernels::register_cuda(registry_, budget_);
     for (const std::string& pin : config_.texts("ops.pin")) {
       const std::size_t at = pin.find('=');
       if (at == std::string::npos)
@@ -98,7 +103,7 @@ class Experiment {
                             "write attention.forward=reference");
       registry_.pin(pin.substr(0, at), pin.substr(at + 1));
     }
-    attention::check_lse(registry_, problem_.dtype);
+    attention::check_lse(registry_, problem_.dtype, device_->space());
   }
 
   /// Masks decide which messages exist: ranks that differ would wait for each other for ever.
@@ -127,19 +132,21 @@ class Experiment {
     std::int64_t need = 0;
     for (const Record& r : records_) need = std::max(need, r.peak_plan);
     std::int64_t have = config_.integer("parallel.memory");
-    const std::int64_t free = memory_available() / place_.ranks_on_host;
-    if (have == 0) have = free;
+    const bool gpu = device_->run() != nullptr;
+    if (have == 0)
+      have = gpu ? device_->memory_per_rank() : memory_available() / place_.ranks_on_host;
     if (have > 0 && need > have)
       throw Error(
           Exit::environment,
           fmt::format(
-              "the plans need up to {} on a rank, there are {} for each of the {} ranks of host {}",
+              "the plans need up to {} on a rank, there are {} for each of the {} ranks of {} {}",
               units::format_bytes(static_cast<double>(need)),
-              units::format_bytes(static_cast<double>(have)), place_.ranks_on_host, place_.host),
+              units::format_bytes(static_cast<double>(have)),
+              gpu ? device_->ranks_on_device() : place_.ranks_on_host,
+              gpu ? "a GPU of host" : "host", place_.host),
           "use more ranks or hosts, a shorter attention.sequence, attention.dtype = \"bf16\", or a "
           "scheme that caches "
           "less (ring); parallel.memory overrides the limit");
-    budget_ = Budget(config_.integer("parallel.memory"));
   }
 
   /// Before the work, which may take hours.
@@ -180,23 +187,28 @@ class Experiment {
         "{:<12} {} on {} host{} with {} cores{}\n", "ranks", world_.size(), place_.num_hosts,
         place_.num_hosts > 1 ? "s" : "", place_.cores_on_host,
         place_.oversubscribed ? ", oversubscribed: times are no measure of the schemes" : "");
+    fmt::print("{:<12} {}\n", "device", device_->text());
+    if (device_->shared() && world_.size() > 1)
+      fmt::print("{:<12} ranks share a GPU: times are no measure of the schemes\n", "");
     fmt::print("{:<12} {}; machine model {}\n\n", "input", inputs_.source(), machine_.name);
     std::fflush(stdout);
   }
 
   void execute() {
-    const attention::Surroundings around{world_, registry_, budget_};
-    const attention::Fill fill = inputs_.fill(problem_);
+    const attention::Surroundings host{world_, registry_, host_budget_};
+    attention::Fill fill =
+        inputs_.fill(problem_, std::max(1, place_.cores_on_host / place_.ranks_on_host));
+    if (device_->run()) fill = remembered(std::move(fill));
     attention::Reference reference;
     const bool verify = config_.boolean("verify.enabled") && !flags_.dry_run;
     if (verify) {
       if (root()) log::info("fp64 reference over {} pairs ...", problem_.mask.area());
-      reference = attention::make_reference(problem_, fill, around, wants(Pass::backward));
+      reference = attention::make_reference(problem_, fill, host, wants(Pass::backward));
     }
     // From here on work comes in steps; the reference before may take minutes in one piece.
     parallel::Watchdog watchdog(flags_.watchdog_s,
                                 fmt::format("rank {} on {}", world_.rank(), place_.host));
-    const attention::Surroundings watched{world_, registry_, budget_, &watchdog};
+    const attention::Surroundings watched{world_, registry_, budget_, &watchdog, device_->run()};
     BenchOptions options;
     options.warmup = flags_.dry_run ? 0 : static_cast<int>(config_.integer("run.warmup"));
     options.repeats = flags_.dry_run ? 1 : static_cast<int>(config_.integer("run.repeats"));
@@ -240,6 +252,7 @@ class Experiment {
             inputs_.source(),
             config::print_config(config_),
             mpi.substr(0, mpi.find_first_of(",\n")),
+            device_->text(),
             world_.size(),
             place_.num_hosts,
             place_.cores_on_host,
@@ -284,8 +297,9 @@ class Experiment {
   std::vector<attention::Scheme> schemes_;
   std::vector<Pass> passes_;
   plan::Machine machine_;
-  ops::Registry registry_;
-  Budget budget_;
+  std::optional<DeviceSetup> device_;
+  Budget budget_, host_budget_;  // of the run, and of the fp64 reference
+  ops::Registry registry_;       // may keep memory of the budget
   std::vector<Record> records_;
   trace::Timeline timeline_;
   std::optional<io::OutputFile> output_;

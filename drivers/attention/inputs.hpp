@@ -25,7 +25,7 @@ class AttentionInputs {
   /// Reads or makes rows. Rows that no visible pair touches become 0 whatever the file holds there;
   /// any other NaN or infinity is Error(numerical) with its index. The result refers to `p` and to
   /// this object.
-  attention::Fill fill(const attention::Problem& p);
+  attention::Fill fill(const attention::Problem& p, int num_threads);
 
   /// The mask that the file was made for; empty when it does not say. Collective.
   std::string mask_kind();
@@ -41,5 +41,9 @@ class AttentionInputs {
   std::int64_t seed_;
   std::shared_ptr<io::Input> file_;
 };
+
+/// `fill` that keeps the rows of each input it made last in host memory: schemes that give a rank
+/// the same rows, one after the other, do not wait for them again.
+attention::Fill remembered(attention::Fill fill);
 
 }  // namespace tessera::drivers

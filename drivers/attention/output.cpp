@@ -96,7 +96,7 @@ std::string report_json(const Conditions& c, const std::vector<Record>& records,
     j["conditions"] = {
         {"hosts", c.hosts},   {"cores_per_host", c.cores}, {"oversubscribed", c.oversubscribed},
         {"warmup", c.warmup}, {"repeats", c.repeats},      {"input", c.source},
-        {"mpi", c.mpi}};
+        {"mpi", c.mpi},       {"device", c.device}};
   j["version"] = version_line();
   j["config"] = c.config;
   auto& runs = j["runs"] = nlohmann::ordered_json::array();

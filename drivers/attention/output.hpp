@@ -19,6 +19,7 @@ struct Conditions {
   std::string source;  ///< where the inputs came from
   std::string config;  ///< the resolved deck
   std::string mpi;
+  std::string device;  ///< what the ranks compute on
   int ranks = 1, hosts = 1, cores = 0;
   bool oversubscribed = false;
   int warmup = 0, repeats = 0;

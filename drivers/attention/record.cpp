@@ -112,6 +112,7 @@ nlohmann::ordered_json to_json(const Record& r) {
     j["seconds"] = {{"median", m.seconds.median}, {"min", m.seconds.min}, {"max", m.seconds.max}};
     j["exposed_comm_seconds"] = m.exposed_s;
     j["progress_seconds"] = m.progress_s;
+    j["launch_seconds"] = m.launch_s;
     j["overlap_share"] = m.overlap_share;
     j["straggler"] = {{"rank", m.straggler}, {"ratio", m.straggler_ratio}};
     j["gflops_per_rank"] = m.gflops_per_rank;

@@ -27,6 +27,7 @@ struct MeasuredPart {
       steps;             ///< rank, step, begin, end of the last repeat, rows of 4; zeros off rank 0
   double exposed_s = 0;  ///< largest over ranks, of the median repeat
   double progress_s = 0;        ///< driving transfers inside operators, likewise
+  double launch_s = 0;          ///< GPUs: of the host, for starting a run; likewise
   double overlap_share = 0;     ///< of communication time beside compute, least over ranks
   int straggler = -1;           ///< rank that the others wait for; -1: none in particular
   double straggler_ratio = 1;   ///< step time over that without it

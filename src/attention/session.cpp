@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 
+#include "memory/cuda.hpp"
+
 namespace tessera::attention {
 
 PreparedPass::PreparedPass(const Problem& p, const Scheme& s, Pass pass,
@@ -36,12 +38,13 @@ void Session::bind(PreparedPass& pass) {
   const plan::Plan& plan = pass.program_.plans[static_cast<std::size_t>(rank)];
   for (const plan::Buffer& b : plan.buffers)
     if (b.role != plan::Role::scratch && !tensors_.contains(b.name))
-      tensors_.emplace(b.name, make_tensor(around_.budget, b.dtype, b.shape, b.name));
+      tensors_.emplace(b.name, make_tensor(around_.budget, b.dtype, b.shape, b.name, space()));
   exec::Binding binding;
   binding.external = [this](const plan::Buffer& b) { return tensors_.at(b.name).ref; };
   binding.attributes = [&pass, rank](const plan::Step& s) { return pass.attributes(s, rank); };
-  pass.executor_ = std::make_unique<exec::Executor>(plan, binding, around_.registry, around_.comm,
-                                                    around_.budget, around_.watchdog);
+  pass.executor_ =
+      std::make_unique<exec::Executor>(plan, binding, around_.registry, around_.comm,
+                                       around_.budget, around_.watchdog, around_.device);
 }
 
 void Session::fill(const Fill& fill) {
@@ -52,20 +55,41 @@ void Session::fill(const Fill& fill) {
     if (it == tensors_.end()) continue;
     const std::string_view which = name;
     const bool keys = which == name::k || which == name::v;
-    fill(name, which == name::sink ? Rows{} : keys ? k : q, it->second.ref);
+    const Rows& rows = which == name::sink ? Rows{} : keys ? k : q;
+    const TensorRef& to = it->second.ref;
+    if (to.space == Space::host) {
+      fill(name, rows, to);
+      continue;
+    }
+    Budget budget;
+    const Tensor from = make_tensor(budget, to.dtype, to.shape, name);
+    fill(name, rows, from.ref);
+    memory::copy(to.data, from.ref.data, from.buffer.bytes());
+    memory::synchronize();
   }
 }
 
 void Session::release(PreparedPass& pass) { pass.executor_.reset(); }
 
-exec::Measured Session::run(PreparedPass& pass) {
-  if (!pass.executor_) throw std::logic_error("Session::run before Session::bind");
-  return pass.executor_->run();
+exec::Executor& Session::executor_of(PreparedPass& pass) const {
+  if (!pass.executor_) throw std::logic_error("a pass is run before Session::bind");
+  return *pass.executor_;
 }
+
+exec::Measured Session::run(PreparedPass& pass) { return executor_of(pass).run(); }
+
+exec::Measured Session::profile(PreparedPass& pass) { return executor_of(pass).profile(); }
 
 TensorRef Session::tensor(const std::string& name) const {
   const auto it = tensors_.find(name);
-  return it == tensors_.end() ? TensorRef{} : it->second.ref;
+  if (it == tensors_.end()) return {};
+  const TensorRef& from = it->second.ref;
+  if (from.space == Space::host) return from;
+  auto [copy, inserted] = copies_.try_emplace(name);
+  if (inserted) copy->second = make_tensor(copies_budget_, from.dtype, from.shape, name);
+  memory::copy(copy->second.ref.data, from.data, it->second.buffer.bytes());
+  memory::synchronize();
+  return copy->second.ref;
 }
 
 }  // namespace tessera::attention

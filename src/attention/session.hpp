@@ -18,6 +18,7 @@ struct Surroundings {
   const ops::Registry& registry;
   Budget& budget;
   parallel::Watchdog* watchdog = nullptr;
+  exec::DeviceRun* device = nullptr;  ///< null: host ranks
 };
 
 /// Writes rows of an input ("q", "k", "v", "do") into a tensor [rows, heads, dim], converting to
@@ -55,18 +56,26 @@ class Session {
   /// Reads q, k, v, do and sink for this rank.
   void fill(const Fill& fill);
   exec::Measured run(PreparedPass& pass);
+  /// The same with the times of all steps.
+  exec::Measured profile(PreparedPass& pass);
   /// Frees the scratch of a pass that is not run any more; its tensors stay.
   void release(PreparedPass& pass);
 
-  /// A bound tensor, null data if there is none of this name.
+  /// A bound tensor in host memory, null data if there is none of this name. Of a device tensor it
+  /// is a copy made by this call, which the next call for the same name writes over.
   TensorRef tensor(const std::string& name) const;
   const Problem& problem() const { return problem_; }
 
  private:
+  Space space() const { return around_.device ? Space::cuda : Space::host; }
+  exec::Executor& executor_of(PreparedPass& pass) const;
+
   Problem problem_;
   Surroundings around_;
   Split split_;
   std::map<std::string, Tensor> tensors_;
+  mutable Budget copies_budget_;  // apart: the budget of the run is that of the device
+  mutable std::map<std::string, Tensor> copies_;
   std::map<Pass, std::unique_ptr<PreparedPass>> passes_;
 };
 

@@ -3,9 +3,12 @@
 
 #include <Random123/philox.h>
 
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 namespace tessera::attention {
 
@@ -24,12 +27,6 @@ std::array<double, 2> normal_pair(std::uint64_t seed, std::uint32_t purpose, std
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-double value(std::uint64_t seed, std::uint32_t purpose, std::int64_t element) {
-  return normal_pair(
-      seed, purpose,
-      static_cast<std::uint64_t>(element / 2))[static_cast<std::size_t>(element % 2)];
-}
-
 void put(const TensorRef& t, std::int64_t i, std::int64_t j, std::int64_t k, double x) {
   if (t.dtype == DType::f64)
     t.at<double>(i, j, k) = x;
@@ -46,21 +43,37 @@ std::uint32_t purpose_of(std::string_view name) {
   throw std::logic_error("synthetic input of an unknown name");
 }
 
+/// One row [heads, dim] of a tensor; element e of the whole tensor is half of the pair e / 2.
+void fill_row(const TensorRef& out, std::int64_t i, std::int64_t global, std::uint64_t seed,
+              std::uint32_t purpose) {
+  const std::int64_t width = out.shape[1] * out.shape[2], first = global * width;
+  std::array<double, 2> pair{};
+  std::int64_t have = -1;
+  for (std::int64_t e = 0; e < width; ++e) {
+    if (global >= 0 && (first + e) / 2 != have) {
+      have = (first + e) / 2;
+      pair = normal_pair(seed, purpose, static_cast<std::uint64_t>(have));
+    }
+    put(out, i, e / out.shape[2], e % out.shape[2],
+        global < 0 ? 0 : pair[static_cast<std::size_t>((first + e) % 2)]);
+  }
+}
+
 }  // namespace
 
-Fill synthetic(std::uint64_t seed) {
-  return [seed](const std::string& name, const Rows& rows, const TensorRef& out) {
+Fill synthetic(std::uint64_t seed, int num_threads) {
+  return [seed, num_threads](const std::string& name, const Rows& rows, const TensorRef& out) {
     const std::uint32_t purpose = purpose_of(name);
     std::vector<std::int64_t> global = expand(rows);
     if (rows.empty())
       for (std::int64_t i = 0; i < out.shape[0]; ++i) global.push_back(i);
-    for (std::int64_t i = 0; i < out.shape[0]; ++i)
-      for (std::int64_t j = 0; j < out.shape[1]; ++j)
-        for (std::int64_t k = 0; k < out.shape[2]; ++k) {
-          const std::int64_t g = global[static_cast<std::size_t>(i)];
-          put(out, i, j, k,
-              g < 0 ? 0 : value(seed, purpose, (g * out.shape[1] + j) * out.shape[2] + k));
-        }
+    const auto part = [&](int t) {
+      for (std::int64_t i = t; i < out.shape[0]; i += num_threads)
+        fill_row(out, i, global[static_cast<std::size_t>(i)], seed, purpose);
+    };
+    std::vector<std::jthread> others;
+    for (int t = 1; t < num_threads; ++t) others.emplace_back(part, t);
+    part(0);
   };
 }
 

@@ -9,7 +9,8 @@
 
 namespace tessera::attention {
 
-/// Normally distributed q, k, v, do and sink. Any rank can make any row.
-Fill synthetic(std::uint64_t seed);
+/// Normally distributed q, k, v, do and sink. Any rank can make any row; the rows are shared by
+/// this many threads.
+Fill synthetic(std::uint64_t seed, int num_threads = 1);
 
 }  // namespace tessera::attention

@@ -72,7 +72,7 @@ TEST(AttentionInputs, NanInUncoveredRows_becomes_zero) {
       const Problem p = padded_problem(type, layout);
       inputs.check(p, true);
       for (const Scheme& s : schemes_for(p, world().size())) {
-        Job from_file(p, s, inputs.fill(p), rig.around()), formula(p, s, right, rig.around());
+        Job from_file(p, s, inputs.fill(p, 1), rig.around()), formula(p, s, right, rig.around());
         from_file.run(), formula.run();
         EXPECT_TRUE(from_file.bytes() == formula.bytes()) << from_file.name();
         for (const auto& [name, values] : from_file.results())
@@ -85,7 +85,7 @@ TEST(AttentionInputs, NanInUncoveredRows_becomes_zero) {
 std::string refusal(const std::string& path, const Problem& p) {
   AttentionInputs inputs = open(path);
   inputs.check(p, true);
-  const Fill fill = inputs.fill(p);
+  const Fill fill = inputs.fill(p, 1);
   Rig rig(world());
   return refused(
       world(), [&] { Job(p, {SchemeKind::ring}, fill, rig.around()); }, Exit::numerical);
@@ -134,7 +134,7 @@ TEST(AttentionInputs, ARowMayBeCoveredAsKeyOnly) {
   });
   AttentionInputs inputs = open(path);
   Rig rig(world());
-  Job job(p, {SchemeKind::ring}, inputs.fill(p), rig.around());
+  Job job(p, {SchemeKind::ring}, inputs.fill(p, 1), rig.around());
   const Rows q = attention::query_rows(p, job.split(), world().rank());
   const std::vector<std::int64_t> global = expand(q);  // keys: the same rows
   for (const std::string name : {"q", "k", "v", "do"}) {
@@ -159,7 +159,8 @@ TEST(AttentionInputs, BatchAndUnlikeLengths_reach_the_right_rows) {
   for (Layout layout : layouts()) {
     p.layout = layout;
     for (const Scheme& s : schemes_for(p, n)) {
-      Job from_file(p, s, inputs.fill(p), rig.around()), formula(p, s, filled(clean), rig.around());
+      Job from_file(p, s, inputs.fill(p, 1), rig.around()),
+          formula(p, s, filled(clean), rig.around());
       from_file.run(), formula.run();
       EXPECT_TRUE(from_file.bytes() == formula.bytes()) << from_file.name();
       for (const char* name : {"q", "k", "v", "do"}) {

@@ -4,60 +4,19 @@
 // the formulas, plans without faults.
 #include <fmt/format.h>
 
-#include "attention/synthetic.hpp"
-#include "attention/verify.hpp"
-#include "attention/volume.hpp"
-#include "attention_cases.hpp"
+#include "attention_runs.hpp"
 #include "kernels/reference/register.hpp"
-#include "plan/check.hpp"
 #include "test_main.hpp"
 
 namespace tessera::test {
 namespace {
 
-std::int64_t total(const std::vector<std::int64_t>& v) {
-  std::int64_t n = 0;
-  for (std::int64_t x : v) n += x;
-  return n;
-}
-
-/// Runs both passes of every scheme that fits and compares; returns how many schemes were run.
+/// On host ranks with the reference operators.
 int run_case(const Problem& p, double tolerance) {
   ops::Registry registry;
   kernels::register_reference(registry);
   Budget budget;
-  parallel::Communicator& comm = world();
-  const Surroundings around{comm, registry, budget};
-  const Fill inputs = synthetic(7);
-  const Reference reference = make_reference(p, inputs, around, true);
-  const plan::Machine machine = test_machine();
-  int runs = 0;
-  for (const Scheme& s : schemes_for(p, comm.size())) {
-    Session session(p, around);
-    for (Pass pass : {Pass::forward, Pass::backward}) {
-      PreparedPass& prepared = session.prepare(s, pass, machine);
-      const std::string what = prepared.program().name;
-      for (const plan::Fault& f : plan::check(prepared.program()))
-        ADD_FAILURE() << what << ": " << f.name << ": " << f.message;
-      session.bind(prepared);
-      session.fill(inputs);
-      for (int repeat = 0; repeat < 2; ++repeat) {  // a second run must not depend on the first
-        comm.barrier();
-        comm.reset_counters();
-        session.run(prepared);
-        EXPECT_EQ(total(comm.bytes_sent()),
-                  formula_bytes(p, prepared.scheme(), comm.size(), pass)[comm.rank()])
-            << what;
-      }
-      const Errors e = compare(session, prepared, pass, reference, comm);
-      if (p.dtype == DType::f64)
-        EXPECT_LT(e.max_abs, tolerance) << what << ", worst " << e.worst;
-      else
-        EXPECT_LT(e.ratio, tolerance) << what << ", worst " << e.worst;
-      ++runs;
-    }
-  }
-  return runs;
+  return test::run_case(p, tolerance, {world(), registry, budget});
 }
 
 void report(const char* what, int runs) {
