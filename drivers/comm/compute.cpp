@@ -2,8 +2,10 @@
 #include "drivers/comm/compute.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 
+#include "drivers/comm/fit.hpp"
+#include "drivers/comm/tile.hpp"
 #include "drivers/comm/timing.hpp"
 
 namespace tessera::drivers {
@@ -11,18 +13,6 @@ namespace tessera::drivers {
 namespace {
 
 using parallel::Communicator;
-
-/// Numbers in [-1, 1) that look random: timing must not profit from zeros.
-void fill(const TensorRef& x) {
-  std::uint32_t state = 12345;
-  for (std::int64_t i = 0; i < x.count(); ++i) {
-    state = state * 1664525u + 1013904223u;
-    const double value = state / 2147483648.0 - 1;
-    if (x.dtype == DType::f64) x.as<double>()[i] = value;
-    if (x.dtype == DType::f32) x.as<float>()[i] = static_cast<float>(value);
-    if (x.dtype == DType::bf16) x.as<BFloat16>()[i] = BFloat16(static_cast<float>(value));
-  }
-}
 
 /// Median over the ranks for which `active` holds; all ranks get it.
 double median_of_active(const Communicator& comm, bool active, double value) {
@@ -41,15 +31,6 @@ double timed_on_active(const Communicator& comm, bool active, int repeats,
   return median_of_active(comm, active, seconds);
 }
 
-/// Line through two measurements: time = overhead + flops / rate.
-plan::Rate fitted(const char* op, DType dtype, double f1, double t1, double f2, double t2) {
-  const double rate = t2 > t1 ? (f2 - f1) / (t2 - t1) : f2 / t2;
-  const double overhead = t1 - f1 / rate;
-  // A small tile that runs at a better rate than a large one has no overhead to speak of.
-  if (overhead <= 0) return {op, dtype, 0, f2 / t2};
-  return {op, dtype, overhead, rate};
-}
-
 plan::Rate measure_rate(const Communicator& comm, bool active, const ops::Registry& registry,
                         bool forward, DType dtype, int head_dim, bool quick) {
   constexpr int heads = 4;
@@ -57,8 +38,8 @@ plan::Rate measure_rate(const Communicator& comm, bool active, const ops::Regist
   Tile large(forward, dtype, quick ? 512 : 1024, heads, head_dim);
   const double t1 = timed_on_active(comm, active, quick ? 15 : 30, [&] { small.run(registry); });
   const double t2 = timed_on_active(comm, active, quick ? 5 : 9, [&] { large.run(registry); });
-  return fitted(forward ? "attention.forward" : "attention.backward", dtype, small.flops(), t1,
-                large.flops(), t2);
+  const Line line = fit_line(std::array{Sample{small.flops(), t1}, Sample{large.flops(), t2}});
+  return {forward ? "attention.forward" : "attention.backward", dtype, line.overhead_s, line.rate};
 }
 
 double copy_time(const Communicator& comm, bool active, const ops::Registry& registry,
@@ -72,41 +53,6 @@ double copy_time(const Communicator& comm, bool active, const ops::Registry& reg
 }
 
 }  // namespace
-
-Tile::Tile(bool forward, DType dtype, std::int64_t tokens, int heads, int head_dim) {
-  const DType sum = accumulate_type(dtype);
-  const std::int64_t kv_heads = std::max(heads / 2, 1);
-  const auto add = [&](DType t, std::array<std::int64_t, 3> shape) {
-    tensors_.push_back(make_tensor(budget_, t, shape, "tile"));
-    fill(tensors_.back().ref);
-    call_.args.push_back(tensors_.back().ref);
-  };
-  add(dtype, {tokens, heads, head_dim});     // q
-  add(dtype, {tokens, kv_heads, head_dim});  // k
-  add(dtype, {tokens, kv_heads, head_dim});  // v
-  if (forward) {
-    add(sum, {tokens, heads, head_dim});  // o
-    add(sum, {heads, tokens, 1});         // lse
-  } else {
-    add(dtype, {tokens, heads, head_dim});   // do
-    add(sum, {heads, tokens, 1});            // lse
-    add(sum, {heads, tokens, 1});            // delta
-    add(sum, {tokens, heads, head_dim});     // dq
-    add(sum, {tokens, kv_heads, head_dim});  // dk
-    add(sum, {tokens, kv_heads, head_dim});  // dv
-  }
-  mask_ = {0, tokens, 0, tokens};
-  call_.name = forward ? "attention.forward" : "attention.backward";
-  call_.attributes.mask = {&mask_, 1};
-  call_.attributes.scale = 1 / std::sqrt(static_cast<double>(head_dim));
-  const double cells = static_cast<double>(tokens) * static_cast<double>(tokens) * heads;
-  flops_ = cells * head_dim * (forward ? 4 : 10);
-}
-
-void Tile::run(const ops::Registry& registry, const std::function<void()>& progress) {
-  call_.progress = progress;
-  registry.run(call_);
-}
 
 ComputeRates measure_compute(const Communicator& comm, const parallel::Placement& placement,
                              const ops::Registry& registry, int head_dim, bool quick) {

@@ -12,22 +12,6 @@
 
 namespace tessera::drivers {
 
-/// One attention tile with its tensors, filled with fixed numbers: a call that can be run again.
-class Tile {
- public:
-  /// tokens x tokens cells, all visible, `heads` query heads over half as many KV heads.
-  Tile(bool forward, DType dtype, std::int64_t tokens, int heads, int head_dim);
-  void run(const ops::Registry& registry, const std::function<void()>& progress = {});
-  double flops() const { return flops_; }
-
- private:
-  Budget budget_;
-  std::vector<Tensor> tensors_;
-  ops::Band mask_;
-  ops::Call call_;
-  double flops_ = 0;
-};
-
 struct ComputeRates {
   std::vector<plan::Rate> rates;  ///< attention.forward and .backward in every dtype
   double memory_b_s = 0;          ///< bytes read and written by tensor.copy

@@ -18,19 +18,6 @@ using parallel::RequestSet;
 
 constexpr std::int64_t small_bytes = 8, large_bytes = 1 << 20;
 
-std::vector<int> find_hosts(const Communicator& comm) {
-  std::array<char, 256> name{};
-  std::strncpy(name.data(), parallel::host_name().c_str(), name.size() - 1);
-  const auto all = comm.all_gather_bytes(std::as_bytes(std::span(name)));
-  std::map<std::string, int> numbers;
-  std::vector<int> host_of;
-  for (int r = 0; r < comm.size(); ++r) {
-    const std::string host(reinterpret_cast<const char*>(&all[r * name.size()]));
-    host_of.push_back(numbers.emplace(host, static_cast<int>(numbers.size())).first->second);
-  }
-  return host_of;
-}
-
 /// Partner of `rank` in one round of a tournament in which every pair meets once (circle method);
 /// -1: sits out. `players` is even, ranks from n on do not exist.
 int partner_of(int rank, int round, int players, int n) {
@@ -100,7 +87,27 @@ void measure_pairs(Communicator& comm, bool quick, Links& links) {
   }
 }
 
-/// Ranks ordered so that neighbours live on different hosts where hosts have equally many ranks.
+plan::Tier loaded_tier(Communicator& comm, std::pair<int, int> ring, bool quick) {
+  const auto [next, before] = ring;
+  const double small_s = shift_time(comm, next, before, small_bytes, quick ? 100 : 1000);
+  return tier_of(small_s, shift_time(comm, next, before, large_bytes, quick ? 10 : 60));
+}
+
+}  // namespace
+
+std::vector<int> find_hosts(const Communicator& comm) {
+  std::array<char, 256> name{};
+  std::strncpy(name.data(), parallel::host_name().c_str(), name.size() - 1);
+  const auto all = comm.all_gather_bytes(std::as_bytes(std::span(name)));
+  std::map<std::string, int> numbers;
+  std::vector<int> host_of;
+  for (int r = 0; r < comm.size(); ++r) {
+    const std::string host(reinterpret_cast<const char*>(&all[r * name.size()]));
+    host_of.push_back(numbers.emplace(host, static_cast<int>(numbers.size())).first->second);
+  }
+  return host_of;
+}
+
 std::pair<int, int> neighbours_across_hosts(const std::vector<int>& host_of, int rank) {
   std::vector<int> order(host_of.size()), place(host_of.size());
   std::map<int, int> seen;
@@ -113,14 +120,6 @@ std::pair<int, int> neighbours_across_hosts(const std::vector<int>& host_of, int
   const auto n = static_cast<std::ptrdiff_t>(order.size());
   return {order[(at + 1) % n], order[(at + n - 1) % n]};
 }
-
-plan::Tier loaded_tier(Communicator& comm, std::pair<int, int> ring, bool quick) {
-  const auto [next, before] = ring;
-  const double small_s = shift_time(comm, next, before, small_bytes, quick ? 100 : 1000);
-  return tier_of(small_s, shift_time(comm, next, before, large_bytes, quick ? 10 : 60));
-}
-
-}  // namespace
 
 std::pair<int, int> neighbours_on_host(const std::vector<int>& host_of, int rank) {
   std::vector<int> here;

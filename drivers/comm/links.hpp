@@ -24,6 +24,13 @@ Links measure_links(parallel::Communicator& comm, bool quick);
 double shift_time(parallel::Communicator& comm, int next, int before, std::int64_t bytes,
                   int repeats);
 
+/// [rank] number of its host, in order of first appearance. Collective.
+std::vector<int> find_hosts(const parallel::Communicator& comm);
+
+/// Ranks ordered so that neighbours live on different hosts where hosts have equally many ranks:
+/// this rank's {next, before}.
+std::pair<int, int> neighbours_across_hosts(const std::vector<int>& host_of, int rank);
+
 /// The order of ranks in a ring inside each host: this rank's {next, before}.
 std::pair<int, int> neighbours_on_host(const std::vector<int>& host_of, int rank);
 
