@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+// Guards, exceptions and signals around the work of every program.
 #include "drivers/common/main.hpp"
 
 #include <unistd.h>
 
-#include <Kokkos_Core.hpp>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <new>
+#include <string>
+
+#include "kernels/kokkos/runtime.hpp"
 
 namespace tessera::drivers {
 
@@ -57,13 +60,11 @@ int report(const Error& e, const std::string& place = {}) {
   return static_cast<int>(e.code());
 }
 
-int run_on_ranks(char**& argv, parallel::Communicator& world,
+int run_on_ranks(parallel::Communicator& world,
                  const std::function<int(parallel::Communicator&)>& body) {
   try {
     parallel::check_launch(world);
-    // Without our arguments: Kokkos would answer --help itself.
-    int no_arguments = 1;
-    const Kokkos::ScopeGuard kokkos(no_arguments, argv);
+    const kernels::KokkosRuntime kokkos;
     catch_signals();
     return body(world);
   } catch (const parallel::AgreedError& e) {
@@ -87,7 +88,7 @@ int guarded_main(int argc, char** argv, const std::function<int(parallel::Commun
     const parallel::World guard(argc, argv);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     parallel::Communicator world(MPI_COMM_WORLD, "tessera");
-    return run_on_ranks(argv, world, body);
+    return run_on_ranks(world, body);
   } catch (...) {
     return report(current_error());
   }

@@ -1,6 +1,7 @@
 # CUDA, when asked for: the language, the one list of architectures, what is missing. CMake 3.25
 # does not know how to ask nvcc 13 for C++20, so it is told.
 if(NOT TESSERA_CUDA)
+  set(TESSERA_NCCL OFF)
   return()
 endif()
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
@@ -23,18 +24,14 @@ foreach(kind STANDARD EXTENSION)
 endforeach()
 message(STATUS "CUDA ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
 
-set(TESSERA_DEPS_DIR ${PROJECT_SOURCE_DIR}/.gpu-deps CACHE PATH "Headers that are not installed")
-
-# cuDNN: its headers and those of its C++ frontend; the library itself is opened at run time. Both
-# are looked for in the usual places, in CUDNN_FRONTEND_ROOT, in TESSERA_DEPS_DIR and in the Python
-# packages nvidia-cudnn and nvidia-cudnn-frontend.
-find_program(CUDNN_PYTHON python3)
+# Where Python packages keep the headers of cuDNN, its C++ frontend and NCCL.
+find_program(TESSERA_CUDA_PYTHON python3)
 set(tessera_python_roots "")
-if(CUDNN_PYTHON)
-  execute_process(COMMAND ${CUDNN_PYTHON} -c [[
+if(TESSERA_CUDA_PYTHON)
+  execute_process(COMMAND ${TESSERA_CUDA_PYTHON} -c [[
 from importlib.util import find_spec
 from pathlib import Path
-for name in ("nvidia.cudnn", "cudnn"):
+for name in ("nvidia.cudnn", "cudnn", "nvidia.nccl"):
     try:
         spec = find_spec(name)
     except ImportError:
@@ -45,6 +42,10 @@ for name in ("nvidia.cudnn", "cudnn"):
     OUTPUT_VARIABLE tessera_python_roots OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   string(REPLACE "\n" ";" tessera_python_roots "${tessera_python_roots}")
 endif()
+
+# cuDNN: its headers and those of its C++ frontend; the library itself is opened at run time. Both
+# are looked for in the usual places, in CUDNN_FRONTEND_ROOT, in TESSERA_DEPS_DIR and in the Python
+# packages nvidia-cudnn and nvidia-cudnn-frontend.
 set(tessera_cudnn_hints ${CUDNN_FRONTEND_ROOT} $ENV{CUDNN_FRONTEND_ROOT} ${tessera_python_roots}
   ${CUDAToolkit_INCLUDE_DIRS} ${TESSERA_DEPS_DIR}/cudnn)
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${tessera_cudnn_hints} PATH_SUFFIXES include)
@@ -61,7 +62,19 @@ if(CUDNN_INCLUDE_DIR AND CUDNN_FRONTEND_INCLUDE_DIR)
   message(STATUS "cuDNN frontend: ${CUDNN_FRONTEND_INCLUDE_DIR}")
 else()
   set(TESSERA_CUDNN_FRONTEND OFF)
-  message(STATUS "No cuDNN headers (cudnn.h: ${CUDNN_INCLUDE_DIR}; cudnn_frontend.h: "
+  message(STATUS "Without cuDNN headers (cudnn.h: ${CUDNN_INCLUDE_DIR}; cudnn_frontend.h: "
     "${CUDNN_FRONTEND_INCLUDE_DIR}; Python packages nvidia-cudnn-cu13, nvidia-cudnn-frontend): "
     "attention runs on our own kernels only")
+endif()
+
+# NCCL: its header in the toolkit, the system or the Python package nvidia-nccl.
+find_path(TESSERA_NCCL_INCLUDE_DIR nccl.h
+  HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_ROOT ${tessera_python_roots} PATH_SUFFIXES include)
+if(TESSERA_NCCL_INCLUDE_DIR)
+  set(TESSERA_NCCL ON)
+  message(STATUS "NCCL: ${TESSERA_NCCL_INCLUDE_DIR}")
+else()
+  set(TESSERA_NCCL OFF)
+  message(STATUS "Without nccl.h (Debian: libnccl-dev; Python package nvidia-nccl-cu13; NCCL_ROOT): "
+    "devices exchange through copy engines or host memory")
 endif()

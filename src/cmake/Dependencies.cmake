@@ -1,4 +1,6 @@
 # Every outside library, found once. What is missing is named all together, with its package.
+# Libraries that are headers only, and the sources of GoogleTest, may also lie in TESSERA_DEPS_DIR
+# (include/, googletest/), for machines where nothing can be installed.
 set(tessera_missing "")
 macro(tessera_find name package)
   find_package(${name} QUIET ${ARGN})
@@ -7,25 +9,40 @@ macro(tessera_find name package)
   endif()
 endmacro()
 
+# tessera_find_headers(NAME PACKAGE HEADER [DEFINITIONS ...]): target NAME::NAME, from the installed
+# package or from TESSERA_DEPS_DIR/include.
+macro(tessera_find_headers name package header)
+  find_package(${name} QUIET)
+  if(NOT ${name}_FOUND AND EXISTS ${TESSERA_DEPS_DIR}/include/${header})
+    add_library(tessera_${name}_headers INTERFACE)
+    target_include_directories(tessera_${name}_headers SYSTEM INTERFACE ${TESSERA_DEPS_DIR}/include)
+    target_compile_definitions(tessera_${name}_headers INTERFACE ${ARGN})
+    add_library(${name}::${name} ALIAS tessera_${name}_headers)
+  elseif(NOT ${name}_FOUND)
+    list(APPEND tessera_missing "${name} (Debian: ${package})")
+  endif()
+endmacro()
+
 tessera_find(MPI libopenmpi-dev COMPONENTS C)
 set(HDF5_PREFER_PARALLEL ON)
 tessera_find(HDF5 libhdf5-openmpi-dev COMPONENTS C)
-tessera_find(Kokkos libtrilinos-kokkos-dev)
-tessera_find(BLAS libopenblas-serial-dev)
-tessera_find(fmt libfmt-dev)
-tessera_find(spdlog libspdlog-dev)
-tessera_find(nlohmann_json nlohmann-json3-dev)
-tessera_find(CLI11 libcli11-dev)
-tessera_find(toml11 libtoml11-dev)
-if(TESSERA_TESTS)
-  tessera_find(GTest libgtest-dev)
-endif()
-if(TESSERA_BENCHMARKS)
-  tessera_find(benchmark libbenchmark-dev)
-endif()
-find_path(RANDOM123_INCLUDE_DIR Random123/philox.h)
+tessera_find_headers(fmt libfmt-dev fmt/format.h FMT_HEADER_ONLY)
+tessera_find_headers(spdlog libspdlog-dev spdlog/spdlog.h SPDLOG_FMT_EXTERNAL)
+tessera_find_headers(nlohmann_json nlohmann-json3-dev nlohmann/json.hpp)
+tessera_find_headers(CLI11 libcli11-dev CLI/CLI.hpp)
+tessera_find_headers(toml11 libtoml11-dev toml.hpp)
+find_path(RANDOM123_INCLUDE_DIR Random123/philox.h PATHS ${TESSERA_DEPS_DIR}/include)
 if(NOT RANDOM123_INCLUDE_DIR)
   list(APPEND tessera_missing "Random123 (Debian: librandom123-dev)")
+endif()
+if(TESSERA_TESTS)
+  find_package(GTest QUIET)
+  if(NOT GTest_FOUND AND EXISTS ${TESSERA_DEPS_DIR}/googletest/CMakeLists.txt)
+    set(GOOGLETEST_VERSION 1.12.1) # its own build file wants to be told
+    add_subdirectory(${TESSERA_DEPS_DIR}/googletest googletest EXCLUDE_FROM_ALL)
+  elseif(NOT GTest_FOUND)
+    list(APPEND tessera_missing "GTest (Debian: libgtest-dev)")
+  endif()
 endif()
 if(tessera_missing)
   list(JOIN tessera_missing "\n  " text)
@@ -33,10 +50,41 @@ if(tessera_missing)
     "Install the packages, load the modules, or point CMAKE_PREFIX_PATH at their prefixes.")
 endif()
 
-# Debian's Kokkos target names an include folder that does not exist; the variable is right.
-if(Kokkos_DIR MATCHES "^/usr/lib" AND EXISTS /usr/include/trilinos/Kokkos_Core.hpp)
-  set_target_properties(Kokkos::kokkos PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES /usr/include/trilinos)
+# What a build can do without. Each message names what is missing and what that costs.
+if(TESSERA_BENCHMARKS)
+  find_package(benchmark QUIET)
+  if(NOT benchmark_FOUND)
+    message(STATUS "Without Google Benchmark (Debian: libbenchmark-dev): no bench_tile and "
+      "bench_executor")
+  endif()
+endif()
+
+find_package(Kokkos QUIET)
+# The serial OpenBLAS is looked for first: a rank owns one core, and a threaded BLAS inside it
+# oversubscribes the node.
+find_library(TESSERA_CBLAS_LIBRARY NAMES openblas cblas blas
+  HINTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-serial ENV OPENBLAS_ROOT
+  PATH_SUFFIXES lib lib64)
+find_path(TESSERA_CBLAS_INCLUDE_DIR cblas.h
+  HINTS /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-serial ENV OPENBLAS_ROOT
+  PATH_SUFFIXES include openblas)
+if(Kokkos_FOUND AND TESSERA_CBLAS_LIBRARY AND TESSERA_CBLAS_INCLUDE_DIR)
+  set(TESSERA_KOKKOS ON)
+  message(STATUS "CBLAS: ${TESSERA_CBLAS_LIBRARY}")
+  add_library(tessera_cblas INTERFACE)
+  target_include_directories(tessera_cblas SYSTEM INTERFACE ${TESSERA_CBLAS_INCLUDE_DIR})
+  target_link_libraries(tessera_cblas INTERFACE ${TESSERA_CBLAS_LIBRARY})
+  # Debian's Kokkos target names an include folder that does not exist; the variable is right.
+  if(Kokkos_DIR MATCHES "^/usr/lib" AND EXISTS /usr/include/trilinos/Kokkos_Core.hpp)
+    set_target_properties(Kokkos::kokkos PROPERTIES
+      INTERFACE_INCLUDE_DIRECTORIES /usr/include/trilinos)
+  endif()
+else()
+  set(TESSERA_KOKKOS OFF)
+  message(STATUS "Without Kokkos and CBLAS (Kokkos: ${Kokkos_DIR}; library: "
+    "${TESSERA_CBLAS_LIBRARY}; cblas.h: ${TESSERA_CBLAS_INCLUDE_DIR}; Debian: "
+    "libtrilinos-kokkos-dev libopenblas-serial-dev): no fast operators on the host, only the plain "
+    "reference; no tests and benchmarks of them")
 endif()
 
 add_library(tessera_hdf5 INTERFACE)
@@ -46,5 +94,5 @@ target_compile_definitions(tessera_hdf5 INTERFACE ${HDF5_DEFINITIONS})
 if(HDF5_IS_PARALLEL)
   target_link_libraries(tessera_hdf5 INTERFACE MPI::MPI_C)
 else()
-  message(STATUS "HDF5 is serial: ranks will write in turn")
+  message(STATUS "Without parallel HDF5 (Debian: libhdf5-openmpi-dev): ranks write in turn")
 endif()

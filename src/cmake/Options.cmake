@@ -1,9 +1,10 @@
 # Build options, each with one use.
 option(TESSERA_TESTS "Build the tests (GoogleTest)" ON)
-option(TESSERA_BENCHMARKS "Build perf/ (Google Benchmark)" ON)
+option(TESSERA_BENCHMARKS "Build perf/ (Google Benchmark for the host)" ON)
 option(TESSERA_NATIVE "Compile kernels for this machine's processor (-march=native)" ON)
 option(TESSERA_CUDA "Build the CUDA kernels and device memory" OFF)
-option(TESSERA_TILE_ONLY "Only operators and CUDA kernels, for a GPU machine without MPI" OFF)
+set(TESSERA_DEPS_DIR ${PROJECT_SOURCE_DIR}/.gpu-deps CACHE PATH
+  "Headers of libraries that are not installed (include/, googletest/, cudnn/)")
 set(TESSERA_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined")
 
 set(CMAKE_CXX_STANDARD 20)

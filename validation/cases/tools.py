@@ -14,17 +14,36 @@ OPERATORS = {f"attention.{n}" for n in ("forward", "backward", "merge", "delta",
 class Info(Case):
     def test_lists_libraries_operators_and_backends(self):
         text = self.assert_ok(self.run_command([program("tessera-info")])).out
-        for word in ("mpi", "hdf5", "kokkos", "compiler", *OPERATORS):
+        for word in ("mpi", "hdf5", "kokkos", "compiler", "cuda", "cudnn", "nccl", "device",
+                     *OPERATORS):
             self.assertIn(word, text)
-        self.assertRegex(text, r"attention\.forward +kokkos, reference")
+        self.assertRegex(text, r"attention\.forward .*kokkos 10, .*reference 0")
 
     def test_json_has_every_operator_in_both_backends(self):
         result = self.assert_ok(self.run_command([program("tessera-info"), "--json"]))
         info = json.loads(result.out)
         self.assertLessEqual(OPERATORS, set(info["operators"]))
         for backends in info["operators"].values():
-            self.assertEqual(backends, ["kokkos", "reference"])
+            priorities = [b["priority"] for b in backends]
+            self.assertEqual(priorities, sorted(priorities, reverse=True))
+            self.assertLessEqual({"kokkos", "reference"}, {b["backend"] for b in backends})
+        self.assertTrue(info["devices"])
         self.assertGreaterEqual(info["cores"], 1)
+
+    def call(self, text):
+        return self.run_command([program("tessera-info"), "--call", text])
+
+    def test_backend_of_a_call(self):
+        self.assertIn(": kokkos", self.assert_ok(
+            self.call("attention.forward bf16 512 8 4 64 host")).out)
+        self.assertIn(": kokkos", self.assert_ok(
+            self.call("attention.backward f64 512 8 4 64 host")).out)
+
+    def test_call_that_nobody_runs(self):
+        self.assert_error(self.call("attention.forward bf16 512 8 3 64 host"), 3, "multiple")
+        for text in ("attention.forward f16 512 8 4 64 host", "tensor.add f32 512 8 4 64 host",
+                     "attention.forward f32 512 8 0 64 host", "attention.forward"):
+            self.assert_error(self.call(text), 2, text)
 
     def test_needs_no_launcher_inside_a_job(self):
         result = self.run_command([program("tessera-info")], env={"SLURM_NTASKS": "4"})

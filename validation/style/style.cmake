@@ -24,7 +24,9 @@ if(NOT TESSERA_SANITIZE)
     ${PROJECT_SOURCE_DIR}/src/*.hpp ${PROJECT_SOURCE_DIR}/kernels/*.hpp
     ${PROJECT_SOURCE_DIR}/drivers/*.hpp)
   if(NOT TESSERA_CUDA)
-    list(FILTER headers EXCLUDE REGEX "^kernels/cuda/") # they need CUDA's own headers
+    # They need headers of CUDA and NCCL.
+    list(FILTER headers EXCLUDE REGEX
+      "^kernels/cuda/|^src/memory/cuda_check.hpp|^src/parallel/nccl_api.hpp")
   endif()
   set(alone_sources "")
   foreach(header ${headers})
