@@ -1,0 +1,10 @@
+# Whole passes on GPU ranks, one device for each or all on one.
+if(TESSERA_CUDA)
+  tessera_gpu_test(gpu_schemes_test SOURCES gpu/schemes_test.cpp
+    LINK tessera_attention tessera_kernels_reference tessera_kernels_cuda fmt::fmt
+    RANKS 1 2 4 8 9)
+  tessera_gpu_test(gpu_delays_test SOURCES gpu/delays_test.cpp gpu/spin.cu
+    LINK tessera_attention tessera_kernels_reference tessera_kernels_cuda CUDA::cudart_static
+      fmt::fmt
+    RANKS 1 2 4 8 9)
+endif()
