@@ -1,31 +1,260 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One text table from the files of a GPU run: our tile rates beside those of torch by backend.
+"""Report of a GPU run: our schemes beside the torch peers, tiles beside torch's kernels, links.
 
-Usage: gpu_report.py DIR   reads DIR/tile.json and, if there, DIR/torch.json; writes report.txt"""
+Usage: gpu_report.py DIR   reads what is there of
+  conditions.txt   date, command, devices        tile.json, torch.json   operators on one GPU
+  ours_*.json      reports of tessera-attention  peers.json, flex.json   torch_peers, torch_flex
+and writes report.txt, report.md (table for the README), gpu.png. Rates are TFLOP/s per GPU of
+visible pairs: forward 2 (d + dv), backward 6 d + 4 dv per pair and head. Forward and backward
+together: all flops over the sum of the two medians for ours and single kernels, one timed run of
+both for the other torch methods."""
 import json
+import re
 import sys
+from collections import namedtuple
 from pathlib import Path
+
+from gpu_plot import draw
+
+# Rows of one group may be compared: same place, problem and mask.
+Group = namedtuple("Group", "place gpus mask query_heads kv_heads head_dim dtype")
+PASSES = ("forward", "both")
+PASS_NAMES = {"forward": "forward", "both": "forward and backward"}
 
 
 def load(path):
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def main():
-    folder = Path(sys.argv[1])
-    tile, torch = load(folder / "tile.json"), load(folder / "torch.json")
-    lines = [(folder / "conditions.txt").read_text().rstrip(), f"device: {tile['device']}",
+def plural(n, word):
+    return f"{n} {word}{'' if n == 1 else 's'}"
+
+
+def visible(kind, fraction):
+    """Masks other than full and causal are the same only if as much of them is visible."""
+    return kind if kind in ("full", "causal") else f"{kind}, {100 * fraction:.1f} % visible"
+
+
+def timed(flops, seconds, spread=None):
+    """A measurement: seconds with fastest and slowest, TFLOP/s."""
+    spread = spread or {}
+    return {"median": seconds, "min": spread.get("min"), "max": spread.get("max"),
+            "rate": 1e-12 * flops / seconds}
+
+
+def place_of(report):
+    """("2 GPUs", 2); ranks that share a GPU, or host ranks, have 0 GPUs: no peer fits them."""
+    ranks = report["ranks"]
+    device = report.get("conditions", {}).get("device", "host")
+    if device == "host":
+        return plural(ranks, "host rank"), 0
+    if "shared by ranks" in device:
+        return f"{ranks} ranks sharing {re.search(r'[0-9]+ GPUs?', device)[0]}", 0
+    return plural(ranks, "GPU"), ranks
+
+
+def rows_of_ours(report):
+    """(group, rows) of one report of tessera-attention; a row has both passes of a scheme."""
+    shape, ranks, mask = report["shape"], report["ranks"], report["mask"]
+    place, gpus = place_of(report)
+    group = Group(place, gpus, visible(mask["kind"], mask["fraction"]), shape["query_heads"],
+                  shape["kv_heads"], shape["head_dim"], report["dtype"])
+    d, dv = shape["head_dim"], shape["value_dim"]
+    pairs = mask["area"] * shape["query_heads"] / ranks
+    flops = {"forward": 2 * (d + dv) * pairs, "backward": (6 * d + 4 * dv) * pairs}
+    transport = re.search(r"transport ([^;]+)", report.get("conditions", {}).get("device", ""))
+    rows = {}
+    for run in report["runs"]:
+        if "seconds" not in run:
+            continue
+        label = run["name"].replace("_", " ")
+        row = rows.setdefault(label, {
+            "side": "ours", "label": label, "scheme": run["scheme"].replace("_", " "),
+            "transport": transport[1] if transport else "", "tokens": shape["sequence"],
+            "fraction": mask["fraction"], "valid": report.get("verdict") == "VALID",
+            "predicted": {}, "exposed": {}})
+        seconds, median = run["seconds"], run["seconds"]["median"]
+        row[run["pass"]] = timed(flops[run["pass"]], median, seconds)
+        row["predicted"][run["pass"]] = run["predicted_seconds"] / median
+        row["exposed"][run["pass"]] = run["exposed_comm_seconds"] / median
+        if run["bytes_sent"] != run["bytes_formula"]:
+            row["valid"] = False
+    for row in rows.values():
+        if "forward" in row and "backward" in row:
+            row["both"] = timed(flops["forward"] + flops["backward"],
+                                row["forward"]["median"] + row["backward"]["median"])
+    return group, list(rows.values())
+
+
+def rows_of_peers(report):
+    """[(group, row)] of torch_peers; cases that failed have an error and no rates."""
+    n, rows = report["gpus"], []
+    for r in report["results"]:
+        # A share of the tokens is another problem; the limit has the flops of the whole.
+        if r["method"].endswith("share of tokens"):
+            continue
+        limit = r["method"].startswith("single")
+        row = {"side": "limit" if limit else "torch", "tokens": r["tokens"], "valid": True,
+               "scheme": "single GPU, no transfers" if limit else r["method"].replace("_", " ")}
+        row["label"] = row["scheme"] if limit else f"torch {row['scheme']}"
+        for name in PASSES:
+            if name in r:
+                row[name] = {"rate": r[name]["tflops_per_gpu"],
+                             **{key: r[name][key] for key in ("median", "min", "max")}}
+        row["note"] = r.get("error", "") or r["backend"] + (
+            ", KV repeated" if r.get("kv_repeated") else "")
+        group = Group(plural(n, "GPU"), n, r["mask"], report["query_heads"], r["kv_heads"],
+                      report["head_dim"], report["dtype"])
+        rows.append((group, row))
+    return rows
+
+
+def rows_of_kernels(report, title):
+    """[(group, row)] of torch_sdpa or torch_flex: one GPU, passes timed apart."""
+    rows = {}
+    for r in report["results"]:
+        if "error" in r:
+            continue
+        mask = visible(r["mask"], r.get("fraction", 1))
+        group = Group("1 GPU", 1, mask, 32, 32, 128, "bf16")
+        scheme = title if title == "FlexAttention" else f"{title} {r['backend']}"
+        _, row = rows.setdefault((group, scheme, r["tokens"]), (group, {
+            "side": "torch", "label": f"torch {scheme}", "scheme": scheme,
+            "tokens": r["tokens"], "valid": True}))
+        flops = 1e12 * r["rate"] * r["median_s"]
+        row[r["name"].split()[0]] = timed(flops, r["median_s"],
+                                          {"min": r["min_s"], "max": r["max_s"]})
+    for _, row in rows.values():
+        if "forward" in row and "backward" in row:
+            parts = [row["forward"], row["backward"]]
+            row["both"] = timed(sum(1e12 * p["rate"] * p["median"] for p in parts),
+                                sum(p["median"] for p in parts))
+    return list(rows.values())
+
+
+def collect(folder):
+    """{group: rows}, those with rows of ours first, then the most GPUs."""
+    groups = {}
+    for path in sorted(folder.glob("ours_*.json")):
+        group, rows = rows_of_ours(load(path))
+        groups.setdefault(group, []).extend({**row, "file": path.stem} for row in rows)
+    for group, row in rows_of_peers(load(folder / "peers.json") or {"gpus": 0, "results": []}):
+        groups.setdefault(group, []).append(row)
+    for name, title in (("torch", "SDPA"), ("flex", "FlexAttention")):
+        for group, row in rows_of_kernels(load(folder / f"{name}.json") or {"results": []}, title):
+            groups.setdefault(group, []).append(row)
+    for rows in groups.values():
+        name_apart(rows)
+    return dict(sorted(groups.items(), key=lambda item: (
+        not any(r["side"] == "ours" for r in item[1]), -item[0].gpus, item[0].place,
+        item[0].mask, -item[0].kv_heads)))
+
+
+def name_apart(rows):
+    """Runs of one scheme that differ in transport, then in file only, say so in their label."""
+    for key in ("transport", "file"):
+        seen = {}
+        for row in rows:
+            if row["side"] == "ours":
+                seen.setdefault((row["label"], row["tokens"]), []).append(row)
+        double = {label for (label, _), same in seen.items() if len(same) > 1}
+        for row in rows:
+            if row["side"] == "ours" and row["label"] in double:
+                row["label"] += f", {row[key]}" if row[key] else ""
+
+
+def best_of(rows, side, name):
+    """The fastest valid row of a side in a pass, or None."""
+    fit = [r for r in rows if r["side"] == side and name in r and r["valid"]]
+    return max(fit, key=lambda r: r[name]["rate"], default=None)
+
+
+def title_of(group):
+    return (f"{group.place}, {group.mask}, {group.query_heads} query and {group.kv_heads} KV heads "
+            f"of {group.head_dim}, {group.dtype}")
+
+
+def cell_of(row, name, best):
+    if name not in row:
+        return f"{'-':>9} "
+    return f"{row[name]['rate']:>9.1f}{'*' if row is best[row['side'], name] else ' '}"
+
+
+def spread_of(m):
+    if not m:
+        return ""
+    text = f"{1e3 * m['median']:.3f}"
+    return text if m.get("min") is None else (
+        text + f" ({1e3 * m['min']:.3f} .. {1e3 * m['max']:.3f})")
+
+
+def lines_of_group(group, rows):
+    lines = ["", title_of(group), f"{'tokens':>8}  {'':<34}{'forward':>9} {'fwd+bwd':>9}  "
+             f"{'forward ms (fastest .. slowest)':<33}{'predicted/measured':>19}{'exposed':>12}"]
+    for tokens in sorted({r["tokens"] for r in rows}):
+        here = [r for r in rows if r["tokens"] == tokens]
+        best = {(s, n): best_of(here, s, n) for s in ("ours", "torch", "limit") for n in PASSES}
+        for row in sorted(here, key=lambda r: ("ours", "torch", "limit").index(r["side"])):
+            line = (f"{tokens:>8}  {row['label']:<34}{cell_of(row, 'forward', best)}"
+                    f"{cell_of(row, 'both', best)}  {spread_of(row.get('forward')):<33}")
+            for key, form, width in (("predicted", "{:.2f}", 19), ("exposed", "{:.0%}", 12)):
+                values = [form.format(row[key][p]) for p in ("forward", "backward")
+                          if p in row.get(key, {})]
+                line += f"{' / '.join(values):>{width}}"
+            line += "" if row["valid"] else "  NOT VALID"
+            line += f"  {row['note'][:120]}" if row.get("note") else ""
+            lines.append(line.rstrip())
+        lines += [f"{tokens:>8}  {text}" for text in ratios_of(best)]
+    return lines
+
+
+def ratios_of(best):
+    """Sentences: best of ours over best peer and over the single GPU, per pass."""
+    texts = []
+    for name in PASSES:
+        ours, peer, limit = (best[side, name] for side in ("ours", "torch", "limit"))
+        if not ours or not (peer or limit):
+            continue
+        parts = [f"{ours[name]['rate'] / other[name]['rate']:.3f} of {other['label']}"
+                 for other in (peer, limit) if other]
+        texts.append(f"-> {PASS_NAMES[name]}: {ours['label']} = " + ", ".join(parts))
+    return texts
+
+
+def lines_of_masks(groups):
+    """Time under a mask over (visible fraction x time under the full mask), for the same scheme."""
+    lines = []
+    for group, rows in groups.items():
+        dense = groups.get(group._replace(mask="full"), [])
+        for row in rows:
+            full = next((r for r in dense if r["side"] == "ours" and r["tokens"] == row["tokens"]
+                         and r["label"] == row["label"]), None)
+            if row["side"] != "ours" or not full or group.mask == "full":
+                continue
+            ratios = [f"{p} {row[p]['median'] / (row['fraction'] * full[p]['median']):.3f}"
+                      for p in ("forward", "backward") if p in row and p in full]
+            lines.append(f"{row['tokens']:>8}  {group.place}, {group.mask:<28}{row['label']:<28}"
+                         + ", ".join(ratios))
+    head = ["", "time / (visible fraction x time under the full mask), same scheme"]
+    return head + lines if lines else []
+
+
+def lines_of_links(peers):
+    lines = ["", f"NCCL {peers['nccl']}, GB/s per GPU and direction"] if peers["links"] else []
+    return lines + [f"{r['bytes']:>12} bytes  {r['pattern']:<12}{r['gb_s']:>8.1f} GB/s"
+                    f"{1e6 * r['seconds']:>10.1f} us" for r in peers["links"]]
+
+
+def lines_of_tiles(tile, torch):
+    """Operators on one GPU beside torch's, by backend."""
+    lines = ["", f"operators on one GPU: {tile['device']}",
              f"CUDA driver {tile['driver']}, runtime {tile['runtime']}; medians of "
-             f"{tile['repetitions']} after {tile['warm_ups']} warm-ups (fastest .. slowest)"]
-    peers = {}
-    lines.append(f"backend cudnn: {tile['cudnn']}")
-    if torch:
-        lines.append(f"torch {torch['torch']}, cuDNN {torch['cudnn']}")
-        for r in torch["results"]:
-            peers[r["name"], r["tokens"], r["mask"], r["backend"]] = r["rate"]
+             f"{tile['repetitions']} after {tile['warm_ups']} warm-ups (fastest .. slowest)",
+             f"backend cudnn: {tile['cudnn']}"]
+    peers = {(r["name"], r["tokens"], r["mask"], r["backend"]): r["rate"]
+             for r in (torch or {"results": []})["results"]}
     backends = sorted({key[3] for key in peers})
-    lines.append("")
     lines.append(f"{'case':<30}{'tokens':>7} {'mask':<10}{'ours':>8} {'':<8}{'ms':>10}"
                  f"{'fastest':>10}{'slowest':>10}"
                  + "".join(f"{b:>9}{'ours/':>7}" for b in backends))
@@ -36,10 +265,73 @@ def main():
             peer = peers.get((r["name"].replace(" cudnn", ""), r["tokens"], r["mask"], b))
             line += f"{peer:>9.1f}{r['rate'] / peer:>7.2f}" if peer else ""
         lines.append(line)
-    text = "\n".join(lines) + "\n"
+    return lines
+
+
+def table_of(groups):
+    """Markdown: per group and length the best of ours beside the best peer and the limit."""
+    lines = ["| GPUs, mask, KV heads | tokens | pass | ours | TFLOP/s per GPU | best of torch | "
+             "TFLOP/s per GPU | ours / torch | ours / single GPU |",
+             "|---|---:|---|---|---:|---|---:|---:|---:|"]
+    for group, rows in groups.items():
+        for tokens in sorted({r["tokens"] for r in rows}):
+            here = [r for r in rows if r["tokens"] == tokens]
+            for name in PASSES:
+                ours, peer, limit = (best_of(here, s, name) for s in ("ours", "torch", "limit"))
+                if not ours or group.gpus == 0:
+                    continue
+                rate = ours[name]["rate"]
+                cells = [f"{group.place}, {group.mask}, {group.kv_heads}", f"{tokens:,}",
+                         PASS_NAMES[name], ours["label"], f"{rate:.0f}"]
+                cells += [peer["label"], f"{peer[name]['rate']:.0f}"] if peer else ["", ""]
+                cells += [f"{rate / r[name]['rate']:.2f}" if r else "" for r in (peer, limit)]
+                lines.append("| " + " | ".join(cells) + " |")
+    return lines if len(lines) > 2 else []
+
+
+def conditions_of(folder, peers):
+    """Lines above the tables: where, when, with what."""
+    lines = []
+    if (folder / "conditions.txt").exists():
+        lines += (folder / "conditions.txt").read_text().rstrip().split("\n")
+    for path in sorted(folder.glob("ours_*.json"))[:1]:
+        report = load(path)
+        c = report.get("conditions", {})
+        lines.append(f"ours: {report['version']}; medians of {c.get('repeats', '?')} after "
+                     f"{c.get('warmup', '?')} warm-ups, slowest rank; {c.get('device', '')}")
+    for path in (folder / "peers.json", folder / "flex.json", folder / "torch.json"):
+        r = load(path)
+        if r and (path.stem != "torch" or not (folder / "peers.json").exists()):
+            parts = [f"torch {r['torch']}"] + [f"{name} {r[key]}" for key, name in (
+                ("cudnn", "cuDNN"), ("nccl", "NCCL")) if key in r] + [r["device"]]
+            if "repetitions" in r:
+                parts.append(f"medians of {r['repetitions']} after {r['warm_ups']} warm-ups")
+            lines.append(f"{path.stem}: " + ", ".join(parts))
+    return lines
+
+
+def main():
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        print("usage: gpu_report.py DIR, a folder that exists", file=sys.stderr)
+        return 2
+    folder = Path(sys.argv[1])
+    groups, peers = collect(folder), load(folder / "peers.json")
+    lines = conditions_of(folder, peers)
+    lines += ["", "TFLOP/s per GPU of visible pairs; * = best of its side"] if groups else []
+    for group, rows in groups.items():
+        lines += lines_of_group(group, rows)
+    lines += lines_of_masks(groups) + (lines_of_links(peers) if peers else [])
+    if (folder / "tile.json").exists():
+        lines += lines_of_tiles(load(folder / "tile.json"), load(folder / "torch.json"))
+    text = "\n".join(lines).strip("\n") + "\n"
     (folder / "report.txt").write_text(text)
     print(text)
+    if table := table_of(groups):
+        (folder / "report.md").write_text("\n".join(table) + "\n")
+    for path in draw(groups, conditions_of(folder, peers), folder):
+        print(f"picture: {path}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

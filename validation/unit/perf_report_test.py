@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of perf/gpu_report.py on made-up numbers: rates, what is compared with what, what is left
+out, pictures.
+
+Usage: perf_report_test.py PATH_OF_gpu_report.py"""
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPT = sys.argv.pop(1)
+TOKENS = 4096
+CAUSAL = TOKENS * (TOKENS + 1) // 2
+
+
+def seconds(flops, rate):
+    """That one of two GPUs takes for its half of `flops` per (pair, head) at `rate` TFLOP/s."""
+    return flops * CAUSAL * 32 * 128 / 2 / (1e12 * rate)
+
+
+def run_of(name, which, median, **more):
+    return {"scheme": name.split()[0], "name": name, "pass": which, "bytes_sent": [8, 8],
+            "bytes_formula": [8, 8], "seconds": {"median": median, "min": median, "max": median},
+            "predicted_seconds": 0.5 * median, "exposed_comm_seconds": 0.25 * median, **more}
+
+
+def ours(runs, tokens=TOKENS, kind="causal", area=None, device="one rank each", **more):
+    area = area or tokens * (tokens + 1) // 2
+    return {"verdict": "VALID", "ranks": 2, "dtype": "bf16", "version": "tessera 1",
+            "shape": {"sequence": tokens, "query_heads": 32, "kv_heads": 32, "head_dim": 128,
+                      "value_dim": 128},
+            "mask": {"kind": kind, "area": area, "fraction": area / tokens**2},
+            "conditions": {"device": f"GPU; 2 GPUs, {device}; transport nccl; a pass is one graph"},
+            "runs": runs, **more}
+
+
+def peers(results, gpus=2):
+    return {"torch": "2.11", "cudnn": 9, "nccl": "2.28", "device": "GPU", "gpus": gpus,
+            "dtype": "bf16", "warm_ups": 5, "repetitions": 20, "query_heads": 32, "head_dim": 128,
+            "links": [{"pattern": "neighbours", "bytes": 65536, "seconds": 1e-5, "gb_s": 6.5}],
+            "results": results}
+
+
+def peer(method, forward, both, tokens=TOKENS):
+    def part(rate):
+        return {"median": 1e-3, "min": 1e-3, "max": 1e-3, "tflops_per_gpu": rate}
+    return {"method": method, "tokens": tokens, "mask": "causal", "kv_heads": 32,
+            "backend": "cudnn", "forward": part(forward), "both": part(both)}
+
+
+class Report(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def write(self, **files):
+        for name, content in files.items():
+            (self.folder / f"{name}.json").write_text(json.dumps(content))
+
+    def report(self):
+        result = subprocess.run([sys.executable, "-B", SCRIPT, str(self.folder)],
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return (self.folder / "report.txt").read_text()
+
+    def line(self, text, *parts):
+        lines = [x for x in text.split("\n") if all(p in x for p in parts)]
+        self.assertEqual(len(lines), 1, f"{parts} in\n{text}")
+        return lines[0]
+
+    def test_rates_best_and_ratios(self):
+        self.write(
+            ours_a=ours([run_of("ring", "forward", seconds(4, 500)),
+                         run_of("ring", "backward", seconds(10, 400)),
+                         run_of("mesh 1x2", "forward", seconds(4, 550)),
+                         run_of("mesh 1x2", "backward", seconds(10, 300))]),
+            peers=peers([peer("ulysses", 440, 400), peer("single gpu, share of heads", 625, 600),
+                         peer("single gpu, share of tokens", 999, 999),
+                         {**peer("all_gather", 0, 0), "error": "out of memory"}]))
+        bad = json.loads((self.folder / "peers.json").read_text())
+        del bad["results"][3]["forward"], bad["results"][3]["both"]
+        self.write(peers=bad)
+        text = self.report()
+        # 14 flops over 4 / 500 + 10 / 400 is 424.2; 14 over 4 / 550 + 10 / 300 is 344.8.
+        self.assertRegex(self.line(text, "  ring  "), r"ring +500\.0 +424\.2\*.*0\.50 / 0\.50"
+                         r" +25% / 25%")
+        self.assertRegex(self.line(text, "mesh 1x2  "), r"550\.0\* +344\.8 ")
+        self.assertRegex(self.line(text, "torch ulysses  "), r"440\.0\* +400\.0\*.*cudnn")
+        self.line(text, "-> forward: mesh 1x2 = 1.250 of torch ulysses, 0.880 of single GPU")
+        self.line(text, "and backward: ring = 1.061 of torch ulysses, 0.707 of single GPU")
+        self.assertRegex(self.line(text, "torch all gather"), r" -  +-  .*out of memory")
+        self.line(text, "65536 bytes", "6.5 GB/s")
+        self.assertNotIn("999", text)
+        table = (self.folder / "report.md").read_text()
+        self.line(table, "| 4,096 | forward | mesh 1x2 | 550 | torch ulysses | 440 | 1.25 | 0.88 |")
+
+    def test_only_valid_runs_win(self):
+        slow, fast = seconds(4, 100), seconds(4, 900)
+        self.write(ours_a=ours([run_of("ring", "forward", slow),
+                                run_of("ulysses", "forward", fast, bytes_sent=[9, 8])]),
+                   ours_b=ours([run_of("unified u2", "forward", fast)], verdict="INVALID"),
+                   peers=peers([peer("ulysses", 50, 50)]))
+        text = self.report()
+        self.line(text, "-> forward: ring = 2.000 of torch ulysses")
+        for name in ("  ulysses ", "unified u2"):
+            self.assertIn("NOT VALID", self.line(text, name))
+
+    def test_a_shared_gpu_is_compared_with_nobody(self):
+        self.write(ours_a=ours([run_of("ring", "forward", 1.0)], device="shared by ranks"),
+                   peers=peers([peer("ulysses", 50, 50)]))
+        text = self.report()
+        self.line(text, "2 ranks sharing 2 GPUs, causal")
+        self.assertNotIn("->", text)
+        self.assertFalse((self.folder / "report.md").exists())
+
+    def test_two_transports_are_told_apart(self):
+        a, b = (ours([run_of("ring", "forward", 1.0)]) for _ in range(2))
+        b["conditions"]["device"] = b["conditions"]["device"].replace("nccl", "peer")
+        self.write(ours_a=a, ours_b=b)
+        text = self.report()
+        self.line(text, "ring, nccl")
+        self.line(text, "ring, peer")
+
+    def test_masks_against_the_full_one_and_flex(self):
+        one = {"ranks": 1, "conditions": {"device": "GPU; 1 GPU, one rank each; transport none"}}
+        run = {"bytes_sent": [0], "bytes_formula": [0]}
+        area = TOKENS * TOKENS // 4
+        flex = [{"name": f"{p} d128", "backend": "flex", "tokens": TOKENS, "mask": "documents",
+                 "fraction": fraction, "rate": 200.0, "median_s": s, "min_s": s, "max_s": s}
+                for p, s, fraction in (("forward", 1e-3, 0.25), ("backward", 2.5e-3, 0.25),
+                                       ("forward", 1e-3, 0.3))]
+        self.write(
+            ours_a=ours([run_of("ring", "forward", 4e-3, **run)], kind="full", area=4 * area,
+                        **one),
+            ours_b=ours([run_of("ring", "forward", 1.1e-3, **run),
+                         run_of("ring", "backward", 2e-3, **run)], kind="documents", area=area,
+                        **one),
+            flex={"torch": "2.11", "device": "GPU", "results": flex})
+        text = self.report()
+        self.line(text, "documents, 25.0 % visible", "ring", "forward 1.100")
+        self.line(text, "1 GPU, documents, 25.0 % visible, 32 query")
+        self.line(text, "1 GPU, documents, 30.0 % visible, 32 query")
+        lines = [x for x in text.split("\n") if "torch FlexAttention" in x and "->" not in x]
+        self.assertEqual([x.split()[3:5] for x in lines], [["200.0*", "200.0*"], ["200.0*", "-"]])
+
+    def test_nothing_is_made_up(self):
+        (self.folder / "conditions.txt").write_text("date: today\n")
+        self.assertEqual(self.report(), "date: today\n")
+        self.assertEqual([p.name for p in sorted(self.folder.iterdir())],
+                         ["conditions.txt", "report.txt"])
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "no matplotlib")
+    def test_one_picture_per_number_of_gpus(self):
+        for n in (2, 4):
+            for tokens in (4096, 8192):
+                runs = [run_of("ring", p, 1e-3 * tokens, bytes_sent=[1] * n, bytes_formula=[1] * n)
+                        for p in ("forward", "backward")]
+                report = ours(runs, tokens=tokens, ranks=n)
+                self.write(**{f"ours_{n}_{tokens}": report})
+        self.write(peers=peers([peer("ulysses", 440, 400), peer("ulysses", 450, 420, 8192)]))
+        self.report()
+        for name in ("gpu.png", "gpu-2.png"):
+            data = (self.folder / name).read_bytes()
+            self.assertEqual(data[:8], b"\x89PNG\r\n\x1a\n")
+            self.assertGreater(int.from_bytes(data[16:20], "big"), 1000)  # pixels across
+
+    def test_refuses_what_is_no_folder(self):
+        result = subprocess.run([sys.executable, "-B", SCRIPT, str(self.folder / "none")],
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("usage", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
