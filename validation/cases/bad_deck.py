@@ -107,6 +107,14 @@ class BadDeck(Case):
     def test_machine_file_missing(self):
         self.refuse("nowhere.toml", code=4, machine__file="nowhere.toml", attention__schemes="ring")
 
+    def test_gpu_that_is_not_there(self):
+        self.refuse("parallel.device", "host", code=3, env={"CUDA_VISIBLE_DEVICES": ""},
+                    parallel__device="cuda", attention__schemes="ring")
+
+    def test_keys_of_gpus_on_host_ranks(self):
+        self.refuse("parallel.transport", "peer", "parallel.device", parallel__transport="peer",
+                    attention__schemes="ring")
+
     def test_ranks_started_with_different_options(self):
         command = [program("tessera-attention"), str(QUICKSTART), "--out", str(self.out)]
         pairs = [(sets(attention__sequence=256), sets(attention__sequence=512)),

@@ -8,3 +8,10 @@ if(TESSERA_CUDA)
       fmt::fmt
     RANKS 1 2 4 8 9)
 endif()
+if(TESSERA_CUDA AND TARGET tessera-attention)
+  add_test(NAME gpu.faults
+    COMMAND ${cases_python} -B ${PROJECT_SOURCE_DIR}/validation/gpu/faults.py ${PROJECT_BINARY_DIR}
+      ${PROJECT_SOURCE_DIR})
+  set_tests_properties(gpu.faults PROPERTIES LABELS gpu TIMEOUT 600 SKIP_RETURN_CODE 77
+    RUN_SERIAL ON)
+endif()
