@@ -190,7 +190,7 @@ std::vector<config::Key> input_keys() {
        .fallback = std::string("auto"),
        .choices = {"auto", "nccl", "peer", "staged"},
        .meaning = "between GPUs: NCCL, copy engines inside a host, or host memory and MPI; auto = "
-                  "the first of them that works"},
+                  "measures"},
       {.name = "parallel.share_device",
        .type = Type::boolean,
        .fallback = false,

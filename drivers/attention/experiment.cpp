@@ -66,6 +66,10 @@ class Experiment {
         root() && !kind.empty() && kind != problem_.mask.kind())
       log::warn("input.file was made for mask '{}', attention.mask = \"{}\" is used", kind,
                 problem_.mask.kind());
+    if (root() && device_->run() && config_.text("machine.file").empty())
+      log::warn(
+          "machine.file is empty: predictions are those of host cores, not of these GPUs; "
+          "tessera-comm --device cuda --out FILE measures them");
     inputs_.check(problem_, wants(Pass::backward));
     parallel::together(world_, [&] { plan_all(); });
     parallel::together(world_, [&] { check_memory(); });

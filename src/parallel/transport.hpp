@@ -57,8 +57,8 @@ class Transport {
 };
 
 struct TransportOptions {
-  std::string name =
-      "auto";  ///< nccl, peer, staged; auto: the first that works here, in this order
+  /// nccl, peer, staged; auto: nccl or peer, whichever is faster here, else staged.
+  std::string name = "auto";
   bool shared_device = false;  ///< some device has several ranks: Device::shared
   int nccl_channels = 0;  ///< multiprocessors each NCCL communicator may use; 0 = NCCL's choice
 };
