@@ -25,7 +25,14 @@ std::int64_t total(const std::vector<Range>& ranges) {
 class AllGather {
  public:
   AllGather(Emit& e, const Home& home, int axis)
-      : e_(e), home_(home), axis_(axis), n_(e.c.split.n), keys_(n_), need_(n_), asked_(n_) {
+      : e_(e),
+        home_(home),
+        axis_(axis),
+        n_(e.c.split.n),
+        keys_(n_),
+        back_(n_),
+        need_(n_),
+        asked_(n_) {
     for (int d = 1; d < n_; ++d) {
       need_[d] = needed_keys(e.c, e.rank, from(d));
       asked_[d] = needed_keys(e.c, to(d), e.rank);
@@ -34,11 +41,15 @@ class AllGather {
 
   void run() {
     for (int d = 1; d < n_; ++d) gather(d);
-    tile(0);
+    if (!e_.backward) tile(0);
     for (int d = 1; d < n_; ++d) {
       const Bundle partial = tile(d);
       if (e_.backward) scatter(d, partial);
     }
+    if (!e_.backward) return;
+    // Beside the last transfer of gradients; what came in is added when nothing else is left to do.
+    tile(0);
+    for (int d = 1; d < n_; ++d) add(d);
   }
 
  private:
@@ -96,21 +107,24 @@ class AllGather {
       e_.b.send(e_.comm_queue, group, label::scatter_dkv, plan::chunk(from(d)), axis_, from(d), key,
                 part(partial, packed(need_[d]), plan::Access::read));
     if (asked_[d].empty()) return;
-    const Bundle staging = e_.new_dkeys(fmt::format(".back{}", to(d)), total(asked_[d]));
-    const std::vector<Range> stored = packed(asked_[d]);
+    back_[d] = e_.new_dkeys(fmt::format(".back{}", to(d)), total(asked_[d]));
     e_.b.recv(e_.comm_queue, group, label::scatter_dkv, plan::chunk(e_.rank), axis_, to(d), key,
-              part(staging, stored, plan::Access::write));
-    for (std::size_t t = 0; t < staging.size(); ++t)
+              part(back_[d], packed(asked_[d]), plan::Access::write));
+  }
+
+  void add(int d) {
+    const std::vector<Range> stored = packed(asked_[d]);
+    for (std::size_t t = 0; t < back_[d].size(); ++t)
       for (std::size_t i = 0; i < stored.size(); ++i)
         e_.add(label::backward_add, plan::chunk(e_.rank),
-               e_.b.rows(staging[t], plan::Access::read, stored[i]),
+               e_.b.rows(back_[d][t], plan::Access::read, stored[i]),
                e_.b.rows(home_.dkeys[t], plan::Access::update, asked_[d][i]));
   }
 
   Emit& e_;
   const Home& home_;
   const int axis_, n_;
-  std::vector<Bundle> keys_;                      // by distance
+  std::vector<Bundle> keys_, back_;               // by distance
   std::vector<std::vector<Range>> need_, asked_;  // rows of from(d) for me; my rows for to(d)
 };
 

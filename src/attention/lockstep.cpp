@@ -127,7 +127,9 @@ namespace {
 
 /// The backward order of a ring: dK, dV of a step leave right after its block, so that two chunks
 /// of each are enough however long the ring is. The greedy order would send them last of all.
-Lockstep ring_backward(int b, const Costs& c) {
+/// `own_last`: the rank's own block runs beside the last dK, dV transfer instead of the first KV
+/// transfer; in 16-bit storage with f32 gradients that hides the larger of the two.
+Lockstep ring_backward(int b, const Costs& c, bool own_last) {
   Lockstep out;
   auto slot = [&](Transfer op, int distance, double time, std::vector<Block> blocks) {
     out.makespan += std::max(time, c.block * static_cast<double>(blocks.size()));
@@ -137,11 +139,14 @@ Lockstep ring_backward(int b, const Costs& c) {
     if (t < b) return slot(Transfer::kv, t, c.kv, std::move(blocks));
     if (!blocks.empty()) slot(Transfer::none, 0, 0, std::move(blocks));
   };
-  keys(1, {{0, 0}});
+  const std::vector<Block> own{{0, 0}}, none;
+  keys(1, own_last ? none : own);
   if (b > 1) keys(2, {{0, 1}});
   for (int t = 1; t < b; ++t) {
     slot(Transfer::dkv, t, c.dkv,
-         t + 1 < b ? std::vector<Block>{{0, t + 1}} : std::vector<Block>{});
+         t + 1 < b  ? std::vector<Block>{{0, t + 1}}
+         : own_last ? own
+                    : none);
     keys(t + 2, {});
   }
   out.lower_bound = std::max(c.block * b, (c.kv + c.dkv) * (b - 1));
@@ -151,7 +156,12 @@ Lockstep ring_backward(int b, const Costs& c) {
 }  // namespace
 
 Lockstep lockstep(int a, int b, Pass pass, const Costs& costs, bool eager) {
-  if (a == 1 && pass == Pass::backward) return ring_backward(b, costs);
+  if (a == 1 && pass == Pass::backward) {
+    Lockstep first = ring_backward(b, costs, false);
+    if (b == 1) return first;
+    Lockstep last = ring_backward(b, costs, true);
+    return last.makespan < first.makespan ? last : first;
+  }
   return Greedy(a, b, pass, costs, eager).run();
 }
 
