@@ -158,6 +158,25 @@ MessageUnit ordered(MessageUnit unit) {
   return unit;
 }
 
+/// Most messages of one NCCL group; larger ones may be cut differently on the two sides (OB-101).
+constexpr std::size_t most_in_group = 256;
+
+/// A unit as groups of at most that many messages: the i-th message between two ranks is in the
+/// same group on both sides, since the number of one pair's messages in a group is the same
+/// everywhere.
+std::vector<std::vector<Message>> rounds_of(const MessageUnit& unit, int num_ranks) {
+  const std::size_t of_pair =
+      std::max<std::size_t>(1, most_in_group / (2 * static_cast<std::size_t>(num_ranks)));
+  std::vector<std::vector<Message>> rounds;
+  std::map<std::pair<Kind, int>, std::size_t> seen;
+  for (const Message& m : unit.messages) {
+    const std::size_t round = seen[{m.kind, m.peer}]++ / of_pair;
+    if (round >= rounds.size()) rounds.resize(round + 1);
+    rounds[round].push_back(m);
+  }
+  return rounds;
+}
+
 bool leaves(const Message& m, int rank) { return m.kind == Kind::send && m.peer != rank; }
 
 class NcclRoute : public Route {
@@ -172,12 +191,12 @@ class NcclRoute : public Route {
 
   void start(std::size_t index, void* stream) override {
     const MessageUnit& unit = units_.at(index);
-    if (unit.messages.empty()) return;
-    group(unit.queue, [&](ncclComm_t link) {
-      ncclResult_t result = ncclSuccess;
-      for (const Message& m : unit.messages) result = worse(result, issue(m, link, stream));
-      return result;
-    });
+    for (const std::vector<Message>& round : rounds_of(unit, ranks().size()))
+      group(unit.queue, [&](ncclComm_t link) {
+        ncclResult_t result = ncclSuccess;
+        for (const Message& m : round) result = worse(result, issue(m, link, stream));
+        return result;
+      });
     for (const Message& m : unit.messages) {
       const bool counts =
           m.kind == Kind::all_reduce ? ranks().size() > 1 : leaves(m, ranks().rank());

@@ -15,6 +15,7 @@ namespace tessera::test {
 /// What the fake counts, and how it should fail. One for the process.
 struct FakeNccl {
   int created = 0, finalized = 0, destroyed = 0, aborted = 0, groups = 0, calls = 0;
+  std::size_t largest = 0;    ///< most calls of one group
   std::vector<int> channels;  ///< of every communicator
   bool answers = true;        ///< false: other ranks never answer
   ncclResult_t state = ncclSuccess;
@@ -72,6 +73,7 @@ inline void run_fake(const FakeCall& c, std::vector<MPI_Request>& requests) {
 
 inline ncclResult_t fake_end() {
   ++fake.groups;
+  fake.largest = std::max(fake.largest, fake_calls.size());
   std::vector<MPI_Request> requests;
   for (const FakeCall& c : fake_calls) {
     run_fake(c, requests);

@@ -74,6 +74,31 @@ TEST_F(nccl, messages_match_by_tag_whatever_their_order_in_the_lists) {
   EXPECT_EQ(comm_.bytes_sent(1), 4 * tags * (n - 1)) << "what stays here does not count";
 }
 
+TEST_F(nccl, OB_101_large_units_go_in_groups_that_both_sides_cut_alike) {
+  const int n = comm_.size(), r = comm_.rank(), pieces = 200;
+  std::vector<int> out(n * pieces), in(n * pieces, -1);
+  MessageUnit unit{0, {}};
+  for (int p = 0; p < n; ++p) {
+    // Few to the next rank: the groups of a pair must not depend on what others are sent.
+    const auto number = [&](int from, int to) { return to == (from + 1) % n ? 3 : pieces; };
+    for (int i = 0; i < number(r, p); ++i) {
+      out[p * pieces + i] = r * 100000 + p * 1000 + i;
+      unit.messages.push_back({Kind::send, &out[p * pieces + i], 1, DType::f32, p, i, 0});
+    }
+    for (int i = 0; i < number(p, r); ++i)
+      unit.messages.push_back({Kind::recv, &in[p * pieces + i], 1, DType::f32, p, i, 0});
+  }
+  const auto transport = make();
+  transport->open({unit}, budget_)->start(0, nullptr);
+  EXPECT_LE(fake.largest, 256u);
+  if (n > 1) EXPECT_GT(fake.groups, 1);
+  for (int p = 0; p < n; ++p) {
+    const int number = r == (p + 1) % n ? 3 : pieces;
+    for (int i = 0; i < pieces; ++i)
+      EXPECT_EQ(in[p * pieces + i], i < number ? p * 100000 + r * 1000 + i : -1);
+  }
+}
+
 TEST_F(nccl, empty_messages_are_left_out_on_both_sides) {
   std::vector<float> out{1, 2}, in(2);
   MessageUnit unit = shift(0, out, in);
