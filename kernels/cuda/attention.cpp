@@ -212,6 +212,29 @@ View view(const TensorRef& t) {
       t.data, type, {t.shape[0], t.shape[1], t.shape[2]}, {t.stride[0], t.stride[1], t.stride[2]}};
 }
 
+std::optional<Box> box_of(const ops::Call& call) {
+  if (call.attributes.mask.size() != 1) return {};
+  ops::Band b = call.attributes.mask[0];
+  const std::int64_t m = call.args[0].shape[0], n = call.args[1].shape[0];
+  if (b.q0 < 0 || b.q0 >= b.q1 || b.q1 > m || b.k0 < 0 || b.k0 >= b.k1 || b.k1 > n) return {};
+  const Range queries{b.q0, b.q1}, keys{b.k0, b.k1};
+  Box box{call.args, b};
+  const auto cut = [&](std::initializer_list<std::size_t> which, auto f) {
+    for (std::size_t i : which) {
+      if (i < box.args.size()) box.args[i] = f(box.args[i]);
+    }
+  };
+  // q o, or q do dq; statistics [head, token]; k v, or k v dk dv.
+  cut({0, 3, 6}, [&](const TensorRef& t) { return t.slice(queries, {0, t.shape[1]}); });
+  cut({4, 5}, [&](const TensorRef& t) { return t.slice({0, t.shape[0]}, queries); });
+  cut({1, 2, 7, 8}, [&](const TensorRef& t) { return t.slice(keys, {0, t.shape[1]}); });
+  if (b.lo > -ops::Band::unbounded) box.band.lo += b.q0 - b.k0;
+  if (b.hi < ops::Band::unbounded) box.band.hi += b.q0 - b.k0;
+  box.band.q0 = 0, box.band.q1 = queries.size();
+  box.band.k0 = 0, box.band.k1 = keys.size();
+  return box;
+}
+
 void add_attention(ops::Registry& registry, std::shared_ptr<MaskCache> masks) {
   const auto add = [&](const char* op, const char* backend, int priority, auto supports, auto run,
                        auto prepare) {

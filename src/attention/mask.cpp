@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "base/error.hpp"
 
@@ -40,6 +42,23 @@ std::string text(const Band& b) {
 Band common(const Band& a, const Band& b) {
   return tight({std::max(a.q0, b.q0), std::min(a.q1, b.q1), std::max(a.k0, b.k0),
                 std::min(a.k1, b.k1), std::max(a.lo, b.lo), std::min(a.hi, b.hi)});
+}
+
+/// The one band whose cells are those of the disjoint, tight `bands`, if there is one. The smallest
+/// band around them holds them all; it holds nothing else when its area is the sum of theirs.
+std::optional<Band> as_one(std::span<const Band> bands) {
+  Band around = bands.front();
+  around.lo = Band::unbounded, around.hi = -Band::unbounded;
+  std::int64_t sum = 0;
+  for (const Band& b : bands) {
+    around.q0 = std::min(around.q0, b.q0), around.q1 = std::max(around.q1, b.q1);
+    around.k0 = std::min(around.k0, b.k0), around.k1 = std::max(around.k1, b.k1);
+    around.lo = std::min(around.lo, std::max(b.lo, b.k0 - (b.q1 - 1)));
+    around.hi = std::max(around.hi, std::min(b.hi, b.k1 - 1 - b.q0));
+    sum += area(b);
+  }
+  if (area(around) != sum) return std::nullopt;
+  return tight(around);
 }
 
 std::vector<Range> unite(std::vector<Range> r) {
@@ -178,9 +197,20 @@ void Mask::visit(const Rows& q, const Rows& k, Take take) const {
 }
 
 std::vector<Band> Mask::cut(const Rows& q, const Rows& k) const {
+  // Bands come by rows and then columns, so parts of one band are mostly neighbours in the list.
   std::vector<Band> out;
-  visit(q, k, [&](const Band& b) { out.push_back(b); });
-  return out;
+  visit(q, k, [&](Band b) {
+    while (!out.empty()) {
+      const auto joined = as_one(std::array{out.back(), b});
+      if (!joined) break;
+      b = *joined;
+      out.pop_back();
+    }
+    out.push_back(b);
+  });
+  if (out.size() < 2) return out;
+  const auto joined = as_one(out);
+  return joined ? std::vector{*joined} : out;
 }
 
 std::int64_t Mask::area(const Rows& q, const Rows& k) const {

@@ -41,7 +41,9 @@ class Mask {
   std::uint64_t hash() const;
 
   /// Bands of the tile (q rows x k rows) in local coordinates, tight. Both sides of a band must
-  /// come from segments of equal stride (one layout for queries and keys).
+  /// come from segments of equal stride (one layout for queries and keys). What is one band is
+  /// returned as one, though it was cut at the borders of segments: a rank's own zigzag tile of a
+  /// causal mask is causal, any other is a rectangle. Operators are fastest on a single band.
   std::vector<Band> cut(const Rows& q, const Rows& k) const;
   /// Visible pairs of that tile.
   std::int64_t area(const Rows& q, const Rows& k) const;

@@ -51,6 +51,11 @@ double worst_ratio(Runner& ours, const Case& c, std::uint64_t seed) {
   return worst;
 }
 
+bool has_cudnn(const Runner& runner) {
+  return std::ranges::any_of(runner.registry().list(),
+                             [](auto& i) { return i.backend == "cudnn"; });
+}
+
 std::vector<ops::Band> causal(std::int64_t m, std::int64_t n) { return {{0, m, 0, n, -open, 0}}; }
 std::vector<ops::Band> full(std::int64_t m, std::int64_t n) { return {{0, m, 0, n, -open, open}}; }
 
@@ -105,10 +110,7 @@ TEST(gpu_attention, documents_meet_in_one_block) {
 TEST(gpu_attention, cudnn_full_causal_window_and_groups) {
   Runner ours("cudnn");
   fmt::print("{}\n", kernels::cuda::describe_cudnn());
-  const auto& list = ours.registry().list();
-  if (std::ranges::none_of(list, [](auto& i) { return i.backend == "cudnn"; })) {
-    GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
-  }
+  if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
   double worst = 0;
   for (const auto& [d, dv] : {std::pair{64, 64}, {128, 128}, {192, 128}}) {
     for (const int hk : {4, 2, 1}) {
@@ -122,12 +124,83 @@ TEST(gpu_attention, cudnn_full_causal_window_and_groups) {
   fmt::print("cudnn: worst error ratio {:.2f}\n", worst);
 }
 
+/// Bands that are boxes inside a tile of m x m cells: what zigzag and striped rings give under a
+/// causal mask, and boxes whose corners are nowhere special.
+std::vector<ops::Band> boxes(std::int64_t m) {
+  const std::int64_t half = m / 2;
+  return {{0, m, 0, m, -open, 0},
+          {0, m, 0, half},
+          {half, m, 0, m},
+          {1, m, 0, m - 1, -open, -1},
+          {13, m - 9, 40, m - 3},
+          {half, m, half, m, -open, 0},
+          {11, half + 11, 30, half + 30, -open, 19}};
+}
+
+TEST(gpu_attention, parts_of_a_tile_in_every_backend) {
+  for (const char* backend : {"cuda", "cudnn"}) {
+    Runner ours(backend);
+    if (backend == std::string("cudnn") && !has_cudnn(ours)) continue;
+    double worst = 0;
+    for (const ops::Band& band : boxes(320)) {
+      worst = std::max(worst, worst_ratio(ours, {{320, 320, 4, 2, 128, 128}, {band}}, 46));
+      worst = std::max(worst, worst_ratio(ours, {{320, 320, 2, 2, 64, 64}, {band}, 8}, 47));
+    }
+    const ops::Band window{32, 232, 64, 264, 32 - 49, 32};
+    worst = std::max(worst, worst_ratio(ours, {{320, 320, 4, 2, 128, 128}, {window}}, 48));
+    fmt::print("{}: worst error ratio {:.2f}\n", backend, worst);
+  }
+}
+
+TEST(gpu_attention, cudnn_leaves_other_masks_to_the_own_kernels) {
+  Runner ours("cudnn");
+  if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
+  Problem p(DType::bf16, {256, 256, 2, 2, 128, 128}, {});
+  const TensorRef like = p.q.ref();
+  const auto chosen = [&](std::int64_t m, std::int64_t n, std::vector<ops::Band> mask) {
+    const auto tensor = [&](DType t, std::array<std::int64_t, 3> shape) {
+      return dense(like.data, t, shape, Space::cuda);  // is looked at, not run
+    };
+    const TensorRef q = tensor(DType::bf16, {m, 2, 128}), k = tensor(DType::bf16, {n, 2, 128});
+    const TensorRef dq = tensor(DType::f32, {m, 2, 128}), dk = tensor(DType::f32, {n, 2, 128});
+    const TensorRef row = tensor(DType::f32, {2, m, 1});
+    const ops::Call call{
+        "attention.backward", {q, k, k, q, row, row, dq, dk, dk}, {mask, 0.1, 0}, {}};
+    return ours.registry().choose(call).backend;
+  };
+  EXPECT_EQ(chosen(8192, 8192, causal(8192, 8192)), "cudnn");
+  EXPECT_EQ(chosen(8192, 8192, {{0, 8192, 0, 4096}}), "cudnn");
+  EXPECT_EQ(chosen(8192, 8192, {{4096, 8192, 0, 8192}}), "cudnn");
+  EXPECT_EQ(chosen(8192, 8192, {{1, 8192, 0, 8191, -open, -1}}), "cudnn");
+  EXPECT_EQ(chosen(1024, 1024, causal(1024, 1024)), "cuda") << "small: ours is faster";
+  EXPECT_EQ(chosen(8192, 8192, {{0, 8192, 0, 8192, -open, 5}}), "cuda") << "not on the corner";
+  EXPECT_EQ(chosen(8192, 8192, {{0, 8192, 0, 8192, 0, open}}), "cuda") << "the upper right";
+  EXPECT_EQ(chosen(8192, 8192, {{0, 4096, 0, 8192}, {4096, 8192, 0, 10}}), "cuda");
+  EXPECT_EQ(chosen(8192, 8192, {}), "cuda") << "nothing visible";
+}
+
+/// The budget counts what plans keep, so a plan more would show.
+TEST(gpu_attention, cudnn_shares_plans_between_like_tiles) {
+  Runner ours("cudnn");
+  if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
+  std::mt19937_64 rng(49);
+  const auto run = [&](const ops::Band& band) {
+    Problem p(DType::bf16, {256, 256, 2, 1, 128, 128}, {band});
+    p.randomise(rng);
+    ours.both(p);
+    return ours.budget().in_use();
+  };
+  run({0, 256, 0, 256, -open, 0});
+  const std::int64_t two = run({0, 256, 0, 128}), three = run({128, 256, 0, 256});
+  EXPECT_GT(three, two);
+  for (int tile = 0; tile < 3; ++tile) EXPECT_EQ(run({0, 256, 0, 128}), three);
+  EXPECT_EQ(run({0, 256, 128, 256}), three) << "the same box elsewhere";
+  EXPECT_EQ(run({128, 256, 0, 256}), three);
+}
+
 TEST(gpu_attention, cudnn_adds_to_the_state) {
   Runner ours("cudnn"), own("cuda");
-  const auto& list = ours.registry().list();
-  if (std::ranges::none_of(list, [](auto& i) { return i.backend == "cudnn"; })) {
-    GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
-  }
+  if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
   std::mt19937_64 rng(45);
   Problem a(DType::bf16, {200, 200, 2, 1, 128, 128}, causal(200, 200));
   a.randomise(rng);

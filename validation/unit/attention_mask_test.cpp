@@ -3,6 +3,8 @@
 // the tiles cut from them (attention brief 12, test 4; field reports 2).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <random>
 
@@ -131,6 +133,131 @@ TEST(AttentionMask, RandomBands_area_equals_count) {
     }
     ASSERT_EQ(m, n) << i;
   }
+}
+
+Rows chunk(Layout layout, int n, int i, std::int64_t rows) {
+  return chunk_rows(layout, n, i, 1, rows, padded(rows, padding_multiple(layout, n)));
+}
+
+/// All tiles of a mask, of n query chunks and n key chunks.
+void each_zigzag_tile(
+    const Mask& m, int n,
+    const std::function<void(int i, int j, const std::vector<Band>& bands)>& check) {
+  for (int i = 0; i < n; ++i)
+    for (int j = 0; j < n; ++j)
+      check(i, j,
+            m.cut(chunk(Layout::zigzag, n, i, m.rows()), chunk(Layout::zigzag, n, j, m.cols())));
+}
+
+TEST(AttentionMask, Zigzag_tiles_of_a_causal_mask_are_one_band_each) {
+  for (int n : {2, 4, 8}) {
+    const std::int64_t half = 12, whole = 2 * half;
+    each_zigzag_tile(causal_mask({1, n * whole, n * whole}, false), n,
+                     [&](int i, int j, const std::vector<Band>& bands) {
+                       ASSERT_EQ(bands.size(), 1u) << n << " chunks, tile " << i << ", " << j;
+                       Band expected{0, whole, 0, whole};
+                       if (i == j) expected.hi = 0;
+                       if (i > j) expected.k1 = half;  // all queries see the early keys
+                       if (i < j) expected.q0 = half;  // the late queries see all keys
+                       EXPECT_EQ(bands[0], expected) << n << " chunks, tile " << i << ", " << j;
+                     });
+  }
+}
+
+TEST(AttentionMask, Zigzag_tiles_of_a_full_mask_are_whole) {
+  for (int n : {2, 4, 8})
+    each_zigzag_tile(full_mask({1, n * 10, n * 14}), n,
+                     [&](int i, int j, const std::vector<Band>& bands) {
+                       const std::vector<Band> expected{{0, 10, 0, 14}};
+                       EXPECT_EQ(bands, expected) << n << " chunks, tile " << i << ", " << j;
+                     });
+}
+
+TEST(AttentionMask, Tiles_of_the_other_layouts_are_one_band_where_they_can_be) {
+  const Mask m = causal_mask({1, 64, 64}, false);
+  for (int i = 0; i < 4; ++i)
+    for (int j = 0; j < 4; ++j) {
+      // Token t is on rank t mod 4, so the diagonal belongs to the tile when i >= j.
+      const auto bands = m.cut(chunk(Layout::striped, 4, i, 64), chunk(Layout::striped, 4, j, 64));
+      const std::vector<Band> on{{0, 16, 0, 16, -Band::unbounded, 0}};
+      const std::vector<Band> off{{1, 16, 0, 15, -Band::unbounded, -1}};
+      EXPECT_EQ(bands, i >= j ? on : off) << i << ", " << j;
+    }
+  // Pieces, as the balanced layout deals them, with padding behind.
+  const Rows pieces{{3, 1, 5}, {20, 1, 2}, {40, 1, 9}, {60, 1, 4}, {-1, 1, 4}};
+  const std::vector<Band> own{{0, 20, 0, 20, -Band::unbounded, 0}};
+  EXPECT_EQ(m.cut(pieces, pieces), own);
+}
+
+TEST(AttentionMask, Slices_that_are_one_band_are_cut_as_one) {
+  const AttnSlice upper_right{0, 32, 0, 32, 2};  // key >= query
+  const Mask m = slice_mask({1, 32, 32}, std::span(&upper_right, 1));
+  const std::vector<Band> own{{0, 16, 0, 16, 0}};
+  for (int i = 0; i < 2; ++i) {
+    const Rows rows = chunk(Layout::zigzag, 2, i, 32);
+    EXPECT_EQ(m.cut(rows, rows), own) << i;
+  }
+  // A pinwheel: no two of the five rectangles make a third one.
+  const std::vector<AttnSlice> wheel{
+      {0, 1, 0, 2, 0}, {0, 2, 2, 3, 0}, {1, 3, 0, 1, 0}, {1, 2, 1, 2, 0}, {2, 3, 1, 3, 0}};
+  const Rows all{{0, 1, 3}};
+  const std::vector<Band> square{{0, 3, 0, 3}};
+  EXPECT_EQ(slice_mask({1, 3, 3}, wheel).cut(all, all), square);
+}
+
+/// Bands in the rectangles of a random grid, some of them full, causal along one diagonal, empty.
+std::vector<Band> random_bands(std::mt19937& random, std::int64_t rows, std::int64_t cols) {
+  const auto draw = [&](std::int64_t a, std::int64_t b) {
+    return std::uniform_int_distribution<std::int64_t>(a, b)(random);
+  };
+  const auto cuts = [&](std::int64_t size) {
+    std::vector<std::int64_t> c{0, draw(0, size), draw(0, size), size};
+    std::sort(c.begin(), c.end());
+    return c;
+  };
+  const auto q = cuts(rows), k = cuts(cols);
+  const std::int64_t diagonal = draw(-3, 3), width = draw(0, 20);
+  std::vector<Band> out;
+  for (std::size_t a = 0; a + 1 < q.size(); ++a)
+    for (std::size_t b = 0; b + 1 < k.size(); ++b) {
+      const std::int64_t kind = draw(0, 3);
+      Band band{q[a], q[a + 1], k[b], k[b + 1]};
+      if (kind == 0) continue;
+      if (kind & 2) band.hi = diagonal;
+      if (kind == 3) band.lo = diagonal - width;
+      out.push_back(band);
+    }
+  return out;
+}
+
+TEST(AttentionMask, RandomBands_cut_keeps_every_cell_in_no_more_bands) {
+  std::mt19937 random(17);
+  int joined = 0;
+  for (int round = 0; round < 400; ++round) {
+    const std::int64_t rows = 16 + random() % 33, cols = 16 + random() % 33;
+    const Mask m("random", {1, rows, cols}, random_bands(random, rows, cols));
+    const auto layout = std::array{Layout::contiguous, Layout::zigzag, Layout::striped}[round % 3];
+    const int n = 1 + static_cast<int>(random() % 4);
+    const Rows q = chunk(layout, n, static_cast<int>(random() % n), rows);
+    const Rows k = chunk(layout, n, static_cast<int>(random() % n), cols);
+    const auto bands = m.cut(q, k);
+    const auto tile = cells(bands, count(q), count(k)), all = cells(m.bands(), rows, cols);
+    const auto gq = expand(q), gk = expand(k);
+    for (std::size_t i = 0; i < gq.size(); ++i)
+      for (std::size_t j = 0; j < gk.size(); ++j)
+        ASSERT_EQ(int(tile[i][j]), gq[i] < 0 || gk[j] < 0 ? 0 : int(all[gq[i]][gk[j]]))
+            << "round " << round << ", cell " << i << ", " << j;
+    // Every pair of segments by itself: what a cut gives that joins nothing.
+    std::size_t parts = 0;
+    for (const Segment& a : q)
+      for (const Segment& b : k)
+        for (const Band& band : m.bands())
+          parts += Mask("one", {1, rows, cols}, {band}).cut({a}, {b}).size();
+    ASSERT_LE(bands.size(), parts) << "round " << round;
+    joined += bands.size() < parts;
+    for (const Band& b : bands) ASSERT_EQ(b, tight(b)) << "round " << round;
+  }
+  EXPECT_GT(joined, 40) << "the test should meet tiles whose bands can be joined";
 }
 
 TEST(AttentionMask, OB_007_bottom_right_is_by_global_position) {
