@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <functional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -81,11 +82,34 @@ void randomise(const Tensor& t) {
   memory::synchronize();
 }
 
+/// Query ranges from 63 random cuts, each with half of the keys from a random place on and a random
+/// type: bit 0 causal, bit 1 inverse causal. torch_flex.py makes the same ones.
+std::vector<ops::Band> slices_of(std::int64_t n) {
+  std::int64_t state = 1;
+  const auto random = [&](std::int64_t below) {
+    state = (1103515245 * state + 12345) % (std::int64_t{1} << 31);
+    return (state >> 8) % below;
+  };
+  std::set<std::int64_t> cuts;
+  while (cuts.size() < 63) cuts.insert(1 + random(n - 1));
+  cuts.insert(n);
+  std::vector<ops::Band> bands;
+  std::int64_t begin = 0;
+  for (const std::int64_t end : cuts) {
+    const std::int64_t k0 = random(n / 2 + 1), k1 = k0 + n / 2, type = random(4);
+    bands.push_back({begin, end, k0, k1, type & 2 ? k0 - begin : -ops::Band::unbounded,
+                     type & 1 ? k1 - end : ops::Band::unbounded});
+    begin = end;
+  }
+  return bands;
+}
+
 std::vector<ops::Band> mask_of(const std::string& kind, std::int64_t n) {
   constexpr std::int64_t open = ops::Band::unbounded;
   if (kind == "full") return {{0, n, 0, n, -open, open}};
   if (kind == "causal") return {{0, n, 0, n, -open, 0}};
   if (kind == "window") return {{0, n, 0, n, -4095, 0}};
+  if (kind == "slices") return slices_of(n);
   std::vector<ops::Band> bands;  // causal documents of 500, 1500, 2500, ... tokens
   for (std::int64_t at = 0, size = 500; at < n; at += size, size = (size + 1000) % 7000) {
     const std::int64_t end = std::min(at + size, n);
@@ -233,8 +257,8 @@ void run(const std::string& out, bool quick) {
   for (const auto& [d, dv] : {std::pair{64, 64}, {96, 96}, {192, 128}, {256, 256}}) {
     bench.attention(n, 32, 32, d, dv, "causal");
   }
-  for (const char* mask : {"window", "documents"}) {
-    bench.attention(quick ? 8192 : 65536, 32, 32, 128, 128, mask);
+  for (const char* mask : {"window", "documents", "slices"}) {
+    bench.attention(quick ? 16384 : 65536, 32, 32, 128, 128, mask);
   }
   bench.bandwidth(16384);
   write(out);

@@ -1,3 +1,8 @@
 # Tile rates on a GPU, timed with CUDA events: no library beyond the runtime.
-add_executable(bench_gpu_tile ${PROJECT_SOURCE_DIR}/perf/bench_gpu_tile.cpp)
+add_executable(bench_gpu_tile bench_gpu_tile.cpp)
 target_link_libraries(bench_gpu_tile PRIVATE tessera_kernels_cuda CUDA::cudart_static fmt::fmt)
+
+# The compute steps of whole plans on one GPU.
+add_executable(bench_gpu_pass bench_gpu_pass.cpp)
+target_link_libraries(bench_gpu_pass PRIVATE tessera_attention tessera_kernels_cuda
+  tessera_drivers_common fmt::fmt nlohmann_json::nlohmann_json)

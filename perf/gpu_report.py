@@ -5,16 +5,18 @@
 Usage: gpu_report.py DIR   reads what is there of
   conditions.txt   date, command, devices        tile.json, torch.json   operators on one GPU
   ours_*.json      reports of tessera-attention  peers.json, flex.json   torch_peers, torch_flex
-and writes report.txt, report.md (table for the README), gpu.png. Rates are TFLOP/s per GPU of
-visible pairs: forward 2 (d + dv), backward 6 d + 4 dv per pair and head. Forward and backward
-together: all flops over the sum of the two medians for ours and single kernels, one timed run of
-both for the other torch methods."""
+  throttle.json    mesh against ring             pass.json               bench_gpu_pass
+and writes report.txt, report.md (table for the README), gpu.png; prints the ratios. Rates are
+TFLOP/s per GPU of visible pairs: forward 2 (d + dv), backward 6 d + 4 dv per pair and head. Forward
+and backward together: all flops over the sum of the two medians for ours and single kernels, one
+timed run of both for the other torch methods."""
 import json
 import re
 import sys
 from collections import namedtuple
 from pathlib import Path
 
+import mesh_against_ring
 from gpu_plot import draw
 
 # Rows of one group may be compared: same place, problem and mask.
@@ -54,6 +56,14 @@ def place_of(report):
     return plural(ranks, "GPU"), ranks
 
 
+def transport_of(report):
+    """"peer", "nccl", "nccl 1 channel"; empty for host ranks."""
+    found = re.search(r"transport ([^;]+)", report.get("conditions", {}).get("device", ""))
+    channels = re.search(r"nccl_channels *= *([1-9][0-9]*)", report.get("config", ""))
+    return (found[1] if found else "") + (f" {plural(int(channels[1]), 'channel')}"
+                                          if found and channels else "")
+
+
 def rows_of_ours(report):
     """(group, rows) of one report of tessera-attention; a row has both passes of a scheme."""
     shape, ranks, mask = report["shape"], report["ranks"], report["mask"]
@@ -63,21 +73,23 @@ def rows_of_ours(report):
     d, dv = shape["head_dim"], shape["value_dim"]
     pairs = mask["area"] * shape["query_heads"] / ranks
     flops = {"forward": 2 * (d + dv) * pairs, "backward": (6 * d + 4 * dv) * pairs}
-    transport = re.search(r"transport ([^;]+)", report.get("conditions", {}).get("device", ""))
-    rows = {}
+    transport, rows = transport_of(report), {}
     for run in report["runs"]:
         if "seconds" not in run:
             continue
         label = run["name"].replace("_", " ")
+        if run["scheme"] == "unified":  # its mesh may be another one backward
+            label = re.sub(r" [0-9]+x[0-9]+$", "", label)
         row = rows.setdefault(label, {
             "side": "ours", "label": label, "scheme": run["scheme"].replace("_", " "),
-            "transport": transport[1] if transport else "", "tokens": shape["sequence"],
+            "transport": transport, "tokens": shape["sequence"],
             "fraction": mask["fraction"], "valid": report.get("verdict") == "VALID",
-            "predicted": {}, "exposed": {}})
+            "predicted": {}, "exposed": {}, "launch": {}})
         seconds, median = run["seconds"], run["seconds"]["median"]
         row[run["pass"]] = timed(flops[run["pass"]], median, seconds)
         row["predicted"][run["pass"]] = run["predicted_seconds"] / median
         row["exposed"][run["pass"]] = run["exposed_comm_seconds"] / median
+        row["launch"][run["pass"]] = run.get("launch_seconds", 0) / median
         if run["bytes_sent"] != run["bytes_formula"]:
             row["valid"] = False
     for row in rows.values():
@@ -191,14 +203,16 @@ def spread_of(m):
 
 def lines_of_group(group, rows):
     lines = ["", title_of(group), f"{'tokens':>8}  {'':<34}{'forward':>9} {'fwd+bwd':>9}  "
-             f"{'forward ms (fastest .. slowest)':<33}{'predicted/measured':>19}{'exposed':>12}"]
+             f"{'forward ms (fastest .. slowest)':<33}{'predicted/measured':>19}{'exposed':>12}"
+             f"{'launch':>16}"]
     for tokens in sorted({r["tokens"] for r in rows}):
         here = [r for r in rows if r["tokens"] == tokens]
         best = {(s, n): best_of(here, s, n) for s in ("ours", "torch", "limit") for n in PASSES}
         for row in sorted(here, key=lambda r: ("ours", "torch", "limit").index(r["side"])):
             line = (f"{tokens:>8}  {row['label']:<34}{cell_of(row, 'forward', best)}"
                     f"{cell_of(row, 'both', best)}  {spread_of(row.get('forward')):<33}")
-            for key, form, width in (("predicted", "{:.2f}", 19), ("exposed", "{:.0%}", 12)):
+            for key, form, width in (("predicted", "{:.2f}", 19), ("exposed", "{:.0%}", 12),
+                                     ("launch", "{:.2%}", 16)):
                 values = [form.format(row[key][p]) for p in ("forward", "backward")
                           if p in row.get(key, {})]
                 line += f"{' / '.join(values):>{width}}"
@@ -210,19 +224,20 @@ def lines_of_group(group, rows):
 
 
 def ratios_of(best):
-    """Sentences: best of ours over best peer and over the single GPU, per pass."""
+    """Sentences: best of ours, over the best peer and over the single GPU, per pass."""
     texts = []
     for name in PASSES:
         ours, peer, limit = (best[side, name] for side in ("ours", "torch", "limit"))
-        if not ours or not (peer or limit):
+        if not ours:
             continue
-        parts = [f"{ours[name]['rate'] / other[name]['rate']:.3f} of {other['label']}"
-                 for other in (peer, limit) if other]
-        texts.append(f"-> {PASS_NAMES[name]}: {ours['label']} = " + ", ".join(parts))
+        parts = [f"{ours[name]['rate']:.0f} TFLOP/s"]
+        parts += [f"{ours[name]['rate'] / other[name]['rate']:.3f} of {other['label']}"
+                  for other in (peer, limit) if other]
+        texts.append(f"-> {PASS_NAMES[name]}: {ours['label']} {', '.join(parts)}")
     return texts
 
 
-def lines_of_masks(groups):
+def lines_of_masks(groups, tile):
     """Time under a mask over (visible fraction x time under the full mask), for the same scheme."""
     lines = []
     for group, rows in groups.items():
@@ -230,14 +245,44 @@ def lines_of_masks(groups):
         for row in rows:
             full = next((r for r in dense if r["side"] == "ours" and r["tokens"] == row["tokens"]
                          and r["label"] == row["label"]), None)
-            if row["side"] != "ours" or not full or group.mask == "full":
+            if row["side"] != "ours" or not full or group.mask in ("full", "causal"):
                 continue
             ratios = [f"{p} {row[p]['median'] / (row['fraction'] * full[p]['median']):.3f}"
                       for p in ("forward", "backward") if p in row and p in full]
             lines.append(f"{row['tokens']:>8}  {group.place}, {group.mask:<28}{row['label']:<28}"
                          + ", ".join(ratios))
-    head = ["", "time / (visible fraction x time under the full mask), same scheme"]
+    lines += lines_of_gaps(tile) if tile else []
+    head = ["", "time / (visible fraction x time under the full mask), same scheme or operator"]
     return head + lines if lines else []
+
+
+def lines_of_ratios(folder):
+    """Ring over mesh where communication dominates: slowed links, NCCL held to one channel."""
+    lines = []
+    for path in [folder / "throttle.json", *sorted(folder.glob("ours_*_nccl1_*.json"))]:
+        report = load(path) or {"runs": []}
+        texts = mesh_against_ring.lines_of(mesh_against_ring.ratios_of(report))
+        if texts:
+            lines.append(f"{report['shape']['sequence']:>8}  {place_of(report)[0]}, transport "
+                         f"{transport_of(report)}, {report['machine']['name']}")
+            lines += [f"{'':>10}{text}" for text in texts]
+    return ["", "time of the ring over that of the mesh", *lines] if lines else []
+
+
+def lines_of_pass(report):
+    """Computing of all ranks' plans on one GPU beside one call for the whole problem."""
+    lines = ["", f"{report['ranks']} ranks' plans one after the other on one GPU, no transfers, "
+             f"against one call: {report['device']}; machine {report['machine']}",
+             f"{'per rank':>8}  {'':<22}{'TFLOP/s':>9}{'1 call':>9}{'ratio':>8}{'limit':>7}"
+             f"{'of cuDNN':>10}{'launch':>9}  {'ms (fastest .. slowest)'}"]
+    for r in report["results"]:
+        spread = {"median": r["median_s"], "min": r["min_s"], "max": r["max_s"]}
+        cudnn = f"{r['of_cudnn']:.3f}" if "of_cudnn" in r else "-"
+        lines.append(f"{r['tokens_per_rank']:>8}  {r['scheme'] + ' ' + r['pass']:<22}"
+                     f"{r['rate']:>9.1f}{r['single_rate']:>9.1f}{r['of_single']:>8.3f}"
+                     f"{r['limit']:>7.2f}{cudnn:>10}{100 * r['launch_share']:>7.2f} %  "
+                     f"{spread_of(spread)}{'' if r['kept'] else '  LIMIT NOT KEPT'}")
+    return lines
 
 
 def lines_of_links(peers):
@@ -246,14 +291,23 @@ def lines_of_links(peers):
                     f"{1e6 * r['seconds']:>10.1f} us" for r in peers["links"]]
 
 
+def lines_of_gaps(tile):
+    """The same for single operators: the rate under the full mask over that under the other."""
+    full = {(r["name"], r["tokens"]): r["rate"] for r in tile["results"] if r["mask"] == "full"}
+    return [f"{r['tokens']:>8}  one operator, {r['mask']:<12}{r['name']:<28}"
+            f"{full[r['name'], r['tokens']] / r['rate']:.3f}"
+            for r in tile["results"] if r["mask"] not in ("full", "causal")
+            and (r["name"], r["tokens"]) in full]
+
+
 def lines_of_tiles(tile, torch):
-    """Operators on one GPU beside torch's, by backend."""
+    """Operators on one GPU beside torch's, by backend; `torch` has the results of all scripts."""
     lines = ["", f"operators on one GPU: {tile['device']}",
              f"CUDA driver {tile['driver']}, runtime {tile['runtime']}; medians of "
              f"{tile['repetitions']} after {tile['warm_ups']} warm-ups (fastest .. slowest)",
              f"backend cudnn: {tile['cudnn']}"]
     peers = {(r["name"], r["tokens"], r["mask"], r["backend"]): r["rate"]
-             for r in (torch or {"results": []})["results"]}
+             for r in torch if "rate" in r}
     backends = sorted({key[3] for key in peers})
     lines.append(f"{'case':<30}{'tokens':>7} {'mask':<10}{'ours':>8} {'':<8}{'ms':>10}"
                  f"{'fastest':>10}{'slowest':>10}"
@@ -263,8 +317,8 @@ def lines_of_tiles(tile, torch):
                 f"{1e3 * r['median_s']:>10.3f}{1e3 * r['min_s']:>10.3f}{1e3 * r['max_s']:>10.3f}")
         for b in backends:
             peer = peers.get((r["name"].replace(" cudnn", ""), r["tokens"], r["mask"], b))
-            line += f"{peer:>9.1f}{r['rate'] / peer:>7.2f}" if peer else ""
-        lines.append(line)
+            line += f"{peer:>9.1f}{r['rate'] / peer:>7.2f}" if peer else f"{'':>16}"
+        lines.append(line.rstrip())
     return lines
 
 
@@ -294,11 +348,14 @@ def conditions_of(folder, peers):
     lines = []
     if (folder / "conditions.txt").exists():
         lines += (folder / "conditions.txt").read_text().rstrip().split("\n")
-    for path in sorted(folder.glob("ours_*.json"))[:1]:
-        report = load(path)
-        c = report.get("conditions", {})
-        lines.append(f"ours: {report['version']}; medians of {c.get('repeats', '?')} after "
-                     f"{c.get('warmup', '?')} warm-ups, slowest rank; {c.get('device', '')}")
+    ours = [load(path) for path in sorted(folder.glob("ours_*.json"))]
+    if ours:
+        last = max(ours, key=lambda report: report["ranks"])
+        counts = {(c.get("repeats"), c.get("warmup")): None
+                  for c in (report.get("conditions", {}) for report in ours)}
+        lines.append(f"ours: {last['version']}; medians of "
+                     + " or ".join(f"{n} after {plural(w, 'warm-up')}" for n, w in counts)
+                     + f", slowest rank; {last.get('conditions', {}).get('device', '')}")
     for path in (folder / "peers.json", folder / "flex.json", folder / "torch.json"):
         r = load(path)
         if r and (path.stem != "torch" or not (folder / "peers.json").exists()):
@@ -316,16 +373,25 @@ def main():
         return 2
     folder = Path(sys.argv[1])
     groups, peers = collect(folder), load(folder / "peers.json")
-    lines = conditions_of(folder, peers)
-    lines += ["", "TFLOP/s per GPU of visible pairs; * = best of its side"] if groups else []
+    head = conditions_of(folder, peers)
+    head += ["", "TFLOP/s per GPU of visible pairs; * = best of its side"] if groups else []
+    tables = [line for group, rows in groups.items() for line in lines_of_group(group, rows)]
+    tile = load(folder / "tile.json")
+    rest = lines_of_masks(groups, tile) + lines_of_ratios(folder)
+    rest += lines_of_links(peers) if peers else []
+    if (folder / "pass.json").exists():
+        rest += lines_of_pass(load(folder / "pass.json"))
+    if tile:
+        rest += lines_of_tiles(tile, [r for name in ("torch", "flex") for r in (
+            load(folder / f"{name}.json") or {"results": []})["results"]])
+    (folder / "report.txt").write_text("\n".join(head + tables + rest).strip("\n") + "\n")
+    # The terminal gets how ours compares, the file all rates.
+    short = []
     for group, rows in groups.items():
-        lines += lines_of_group(group, rows)
-    lines += lines_of_masks(groups) + (lines_of_links(peers) if peers else [])
-    if (folder / "tile.json").exists():
-        lines += lines_of_tiles(load(folder / "tile.json"), load(folder / "torch.json"))
-    text = "\n".join(lines).strip("\n") + "\n"
-    (folder / "report.txt").write_text(text)
-    print(text)
+        ratios = [line for line in lines_of_group(group, rows) if " -> " in line]
+        short += [title_of(group), *ratios] if ratios else []
+    print("\n".join(head + short + rest).strip("\n"))
+    print(f"all rates: {folder / 'report.txt'}")
     if table := table_of(groups):
         (folder / "report.md").write_text("\n".join(table) + "\n")
     for path in draw(groups, conditions_of(folder, peers), folder):

@@ -7,11 +7,10 @@ on some rows against plain attention in f32 before it is timed.
 
 Usage: torch_flex.py OUT.json [--tokens N] [--documents FILE] [--slices FILE] [--autotune]
 FILE is the HDF5 input of the run to compare with (inputs/data/make_attention.py) or a JSON list:
-of lengths, or of [q begin, q end, k begin, k end, type]. By default documents are those of
-bench_gpu_tile, slices 64 random query ranges that each see a random half of the keys."""
+of lengths, or of [q begin, q end, k begin, k end, type]. By default documents and slices are those
+of bench_gpu_tile."""
 import argparse
 import json
-import random
 
 import torch
 import torch._functorch.config
@@ -40,15 +39,24 @@ def bench_documents(tokens):
     return lengths
 
 
-def random_slices(tokens):
-    """Query ranges from sorted random cuts, each with half of the keys from a random place on and
-    a random type (0 full, 1 causal, 2 inverse causal, 3 both)."""
-    rng = random.Random(1)
-    cuts = [0, *sorted(rng.sample(range(1, tokens), NUM_SLICES - 1)), tokens]
-    slices = []
-    for begin, end in zip(cuts[:-1], cuts[1:]):
-        k = rng.randrange(tokens // 2 + 1)
-        slices.append([begin, end, k, k + tokens // 2, rng.randrange(4)])
+def bench_slices(tokens):
+    """Query ranges from random cuts, each with half of the keys from a random place on and a random
+    type (0 full, 1 causal, 2 inverse causal, 3 both), as in bench_gpu_tile.cpp."""
+    state = 1
+
+    def draw(below):
+        nonlocal state
+        state = (1103515245 * state + 12345) % 2**31
+        return (state >> 8) % below
+
+    cuts = set()
+    while len(cuts) < NUM_SLICES - 1:
+        cuts.add(1 + draw(tokens - 1))
+    slices, begin = [], 0
+    for end in [*sorted(cuts), tokens]:
+        k = draw(tokens // 2 + 1)
+        slices.append([begin, end, k, k + tokens // 2, draw(4)])
+        begin = end
     return slices
 
 
@@ -75,7 +83,7 @@ def masks_of(options):
         raise SystemExit(f"error: documents of {sum(lengths)} tokens for --tokens {tokens}")
     begins = torch.repeat_interleave(torch.tensor([sum(lengths[:i]) for i in range(len(lengths))]),
                                      torch.tensor(lengths))
-    slices = read_list(options.slices, "slices") if options.slices else random_slices(tokens)
+    slices = read_list(options.slices, "slices") if options.slices else bench_slices(tokens)
     first, end = intervals_of(slices, tokens)
     document, low, high = (x.to("cuda", torch.int32) for x in (begins, first, end))
 

@@ -5,8 +5,9 @@ rotations), Ulysses, all-gather of K and V; beside one GPU's SDPA and NCCL's own
 
 Usage: torchrun --standalone --nproc-per-node=N torch_peers.py OUT.json [options]
 
-bf16, 32 query heads of 128, batch 1, tensors [1, local token, head, dim]. 20 repeats after 5
-warm-ups, a barrier on the device before each; CUDA events, the slowest rank of each repeat counts.
+bf16, 32 query heads of 128, batch 1, tensors [1, local token, head, dim]. 20 repeats after 3
+warm-ups, 5 after 1 above 65536 tokens, as gpu.sh does; a barrier on the device before each; CUDA
+events, the slowest rank of each repeat counts.
 Flops are those of unmasked pairs: forward 4 d, forward and backward 14 d per pair and head. Each
 method is checked (output and gradients) against plain attention in f32 before it is timed."""
 import argparse
@@ -25,13 +26,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch_methods import (DIM, HEADS, AllGather, ContextParallel, Single, Ulysses, Unsupported,
                            device_of_rank, sdpa)
 
-WARM_UPS, REPETITIONS = 5, 20
+WARM_UPS, REPETITIONS = 3, 20
+FEW_ABOVE, FEW_WARM_UPS, FEW_REPETITIONS = 65536, 1, 5  # tokens
 HANG_S = 120  # a collective that takes longer ends the run
 CHOOSE_UP_TO = 32768  # tokens; longer sequences keep the backend that won there
 LIKELY_RATE = 4e14  # FLOP/s, only for the budget of a case with no shorter one before it
 TOLERANCE = 0.03  # of the largest reference value; bf16 rounds P and O to 2^-9
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
             "efficient": SDPBackend.EFFICIENT_ATTENTION}
+
+
+def repeats_of(tokens):
+    """(warm-ups, repetitions)"""
+    return (FEW_WARM_UPS, FEW_REPETITIONS) if tokens > FEW_ABOVE else (WARM_UPS, REPETITIONS)
 
 
 def pairs_of(tokens, causal):
@@ -191,10 +198,11 @@ class Bench:
         backend, method.repeat_kv, tried = self.choose(method, tokens, causal, kv_heads, run)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        times, error = run(backend, WARM_UPS, REPETITIONS)
+        times, error = run(backend, *repeats_of(tokens))
         if error:
             raise Unsupported(error)
         result = {"backend": backend, "kv_repeated": method.repeat_kv, "backends_s": tried,
+                  "repetitions": len(times),
                   "peak_bytes": max(self.all(torch.cuda.max_memory_allocated()))}
         both = [t[1] for t in times]
         for name, seconds, factor in (("forward", [t[0] for t in times], 1), ("both", both, 3.5)):
@@ -210,7 +218,7 @@ class Bench:
         key = (method.name, causal, kv_heads)
         likely = 14 * pairs_of(tokens, causal) * HEADS * DIM / self.n / LIKELY_RATE
         before, seconds = self.last.get(key, (tokens, likely))
-        coming = seconds * (tokens / before) ** 2 * (WARM_UPS + REPETITIONS)
+        coming = seconds * (tokens / before) ** 2 * sum(repeats_of(tokens))
         spent = max(self.all(time.monotonic() - self.begin))
         if spent + coming > self.options.budget:
             result["error"] = (f"left out: {spent:.0f} s spent and about {coming:.0f} s needed "
