@@ -8,14 +8,18 @@
 namespace tessera::test {
 namespace {
 
-/// Through these transports; returns how many runs were compared.
-int run_on_devices(const Problem& p, double tolerance, const std::vector<std::string>& transports) {
+/// Every scheme through these transports, or one of each kind by copy engines; returns how many
+/// runs were compared.
+int run_on_devices(const Problem& p, double tolerance,
+                   const std::vector<std::string>& transports = {}) {
   int runs = 0;
-  for (const std::string& name : transports) {
+  const int n = rig().comm.size();
+  const bool all = !transports.empty();
+  for (const std::string& name : all ? transports : std::vector<std::string>{"peer"}) {
     SCOPED_TRACE(name);
     const auto transport = rig().transport(name);
     exec::DeviceRun run{.transport = transport.get(), .graph = true, .compute = {}, .comm = {}};
-    runs += run_case(p, tolerance, rig().around(run));
+    runs += run_case(p, tolerance, rig().around(run), all ? schemes_for(p, n) : kinds_for(p, n));
   }
   return runs;
 }
@@ -29,7 +33,7 @@ Problem causal(std::int64_t n, DType type, int d, int dv, Layout layout = Layout
 
 TEST(gpu_schemes, PlainKernels_f64_f32) {
   int runs = run_on_devices(causal(53, DType::f64, 4, 4), 1e-10, rig().transports());
-  runs += run_on_devices(causal(130, DType::f32, 16, 16), 2.0, {"peer"});
+  runs += run_on_devices(causal(130, DType::f32, 16, 16), 2.0);
   say("f64 below 1e-10, f32 below 2 x plain: {} runs", runs);
 }
 
@@ -63,8 +67,7 @@ TEST(gpu_schemes, Masks_bf16) {
   int runs = 0;
   for (const Mask& m : masks)
     for (const Layout layout : {Layout::zigzag, Layout::balanced})
-      runs += run_on_devices(problem(s, m, heads(), heads(), 64, 64, DType::bf16, layout), 2.5,
-                             {"peer"});
+      runs += run_on_devices(problem(s, m, heads(), heads(), 64, 64, DType::bf16, layout), 2.5);
   say("9 masks x 2 layouts: {} runs", runs);
 }
 
@@ -76,13 +79,12 @@ TEST(gpu_schemes, HeadsAndDims_bf16) {
            {2 * n, n, 128, 128}, {4 * n, n / 8 + 1, 64, 64}, {n, n, 192, 128}, {n, n, 256, 256}})
     if (hq % hk == 0)
       runs += run_on_devices(
-          problem(s, causal_mask(s, false), hq, hk, d, dv, DType::bf16, Layout::zigzag), 2.0,
-          {"peer"});
+          problem(s, causal_mask(s, false), hq, hk, d, dv, DType::bf16, Layout::zigzag), 2.0);
   const MaskShape cross{2, 96, 260};
   Problem p = problem(cross, causal_mask(cross, true), n, n, 64, 64, DType::bf16, Layout::zigzag);
-  runs += run_on_devices(p, 2.0, {"peer"});
+  runs += run_on_devices(p, 2.0);
   p.sink = true, p.softcap = 20;
-  runs += run_on_devices(p, 3.0, rig().transports());
+  runs += run_on_devices(p, 3.0);
   say("GQA, 192/128, 256, batch 2 of 96 x 260, sink and softcap: {} runs", runs);
 }
 

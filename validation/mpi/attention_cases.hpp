@@ -2,6 +2,7 @@
 // Problems and schemes that the attention tests go through.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,23 @@ inline std::vector<Scheme> schemes_for(const Problem& p, int n) {
     } catch (const Error&) {
     }
   return fit;
+}
+
+/// One scheme of each kind, that with the squarest groups, where it fits the problem.
+inline std::vector<Scheme> kinds_for(const Problem& p, int n) {
+  std::vector<Scheme> out;
+  const auto size = [](const Scheme& s) {
+    return std::max({s.a, s.b, s.inner, s.ulysses}) * 2 - (s.outer == SchemeKind::mesh);
+  };
+  for (const Scheme& s : schemes_for(p, n)) {
+    const auto same = std::find_if(out.begin(), out.end(),
+                                   [&](const Scheme& other) { return other.kind == s.kind; });
+    if (same == out.end())
+      out.push_back(s);
+    else if (size(s) < size(*same))
+      *same = s;
+  }
+  return out;
 }
 
 /// A machine whose numbers make both sides of the greedy order matter.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One problem through every scheme that fits it, on host or device ranks: results against the fp64
+// One problem through schemes, on host or device ranks: results against the fp64
 // reference, counted bytes against the formulas, plans without faults.
 #pragma once
 
@@ -20,11 +20,12 @@ inline std::int64_t total(const std::vector<std::int64_t>& v) {
   return n;
 }
 
-/// Runs both passes of every scheme that fits and compares, three runs each: on a device the first
+/// Runs both passes of these schemes and compares, three runs each: on a device the first
 /// is launched step by step, the second captures a graph, the third launches it again. Tolerance:
 /// absolute for f64, otherwise times the error of the plain path. Returns how many schemes were
 /// run.
-inline int run_case(const Problem& p, double tolerance, Surroundings around) {
+inline int run_case(const Problem& p, double tolerance, Surroundings around,
+                    const std::vector<Scheme>& schemes) {
   Budget budget;
   const Surroundings host{around.comm, around.registry, budget};
   parallel::Communicator& comm = around.comm;
@@ -32,7 +33,7 @@ inline int run_case(const Problem& p, double tolerance, Surroundings around) {
   const Reference reference = make_reference(p, inputs, host, true);
   const plan::Machine machine = test_machine();
   int runs = 0;
-  for (const Scheme& s : schemes_for(p, comm.size())) {
+  for (const Scheme& s : schemes) {
     Session session(p, around);
     for (Pass pass : {Pass::forward, Pass::backward}) {
       PreparedPass& prepared = session.prepare(s, pass, machine);

@@ -16,7 +16,7 @@ int run_case(const Problem& p, double tolerance) {
   ops::Registry registry;
   kernels::register_reference(registry);
   Budget budget;
-  return test::run_case(p, tolerance, {world(), registry, budget});
+  return test::run_case(p, tolerance, {world(), registry, budget}, schemes_for(p, world().size()));
 }
 
 void report(const char* what, int runs) {
