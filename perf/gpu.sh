@@ -217,7 +217,7 @@ stage_pass() {
 # 9 ranks on one GPU; the machine is that of one rank, whose ninth each of them gets, with links of
 # the rate that transfers are slowed down to.
 stage_throttle() {
-  local rate=$((32 << 20)) machine=$run/machine-throttle.toml
+  local rate=$((64 << 20)) machine=$run/machine-throttle.toml
   rm -f "$run/throttle.json"
   logged comm-one ranks 120 1 "$build/drivers/tessera-comm" --device cuda --quick \
     --out "$run/machine-one.toml" || return 1

@@ -181,26 +181,36 @@ class Plain {
   std::vector<Band> bands_;
 };
 
-/// Squared norms and the largest difference; -inf equals -inf, NaN differs from everything.
+/// Squared and largest difference; -inf equals -inf, NaN differs from everything.
 struct Sums {
-  double difference = 0, norm = 0, max_abs = 0;
+  double difference = 0, max_abs = 0;
   void add(double x, double ref) {
-    if (x == ref) {
-      if (std::isfinite(ref)) norm += ref * ref;
-      return;
-    }
+    if (x == ref) return;
     const double d = std::abs(x - ref);
     difference += std::isfinite(d) ? d * d : std::numeric_limits<double>::infinity();
     max_abs = std::max(max_abs, std::isfinite(d) ? d : std::numeric_limits<double>::infinity());
-    if (std::isfinite(ref)) norm += ref * ref;
   }
-  double relative() const {
-    return difference == 0 ? 0 : std::sqrt(difference / std::max(norm, 1e-300));
+  double relative(double scale) const {
+    return difference == 0 ? 0 : std::sqrt(difference) / std::max(scale, 1e-150);
   }
 };
 
 double unit_roundoff(DType t) {
   return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : 0x1p-9;
+}
+
+/// Reference::scale of all tensors.
+std::map<std::string, double> scales_of(const std::map<std::string, Values>& tensors) {
+  std::map<std::string, double> out;
+  for (const auto& [name, value] : tensors) {
+    double square = 0;
+    for (const double x : value) square += std::isfinite(x) ? x * x : 0;
+    out[name] = std::sqrt(square);
+  }
+  if (!out.contains("dq")) return out;
+  const double least = 1e-3 * std::max({out["dq"], out["dk"], out["dv"]});
+  for (const char* name : {"dq", "dk", "dv"}) out[name] = std::max(out[name], least);
+  return out;
 }
 
 }  // namespace
@@ -216,11 +226,12 @@ Reference make_reference(const Problem& p, const Fill& fill, Surroundings around
     plain.forward(low);
     if (backward) plain.backward(fill, low);
   }
+  ref.scale = scales_of(ref.value);
   for (const auto& [name, value] : ref.value) {
     Sums s;
     if (p.dtype != DType::f64)
       for (std::size_t i = 0; i < value.size(); ++i) s.add(low[name][i], value[i]);
-    ref.plain_error[name] = std::max(s.relative(), unit_roundoff(p.dtype));
+    ref.plain_error[name] = std::max(s.relative(ref.scale.at(name)), unit_roundoff(p.dtype));
   }
   return ref;
 }
@@ -232,12 +243,13 @@ Errors compare(const Session& session, const PreparedPass& pass, Pass which, con
   const int rank = comm.rank();
   Errors out;
   auto take = [&](const std::string& name, const Sums& mine) {
-    double sums[2] = {mine.difference, mine.norm};
-    comm.all_reduce_sum(std::span<double>(sums));
-    Sums all{sums[0], sums[1], comm.all_reduce_max(mine.max_abs)};
-    const double ratio = all.relative() / ref.plain_error.at(name);
+    double difference[1] = {mine.difference};
+    comm.all_reduce_sum(std::span<double>(difference));
+    const Sums all{difference[0], comm.all_reduce_max(mine.max_abs)};
+    const double relative = all.relative(ref.scale.at(name));
+    const double ratio = relative / ref.plain_error.at(name);
     if (out.worst.empty() || !(ratio <= out.ratio)) out.ratio = ratio, out.worst = name;
-    out.relative = std::max(out.relative, all.relative());
+    out.relative = std::max(out.relative, relative);
     out.max_abs = std::max(out.max_abs, all.max_abs);
   };
   auto rows_of_tensor = [&](const char* name, const Rows& rows) {

@@ -110,7 +110,7 @@ class PeerRoute : public Route {
       for (std::size_t i = 0; i < t.pieces.size(); ++i)
         memory::copy(t.targets[i], t.pieces[i].data, t.pieces[i].bytes, stream);
       memory::write_word(stream, t.peer_word, 1);
-      if (t.axis >= 0)
+      if (t.axis >= 0 && t.peer != comm_.rank())
         for (const Piece& p : t.pieces) comm_.count(t.axis, p.bytes);
     }
     for (const Transfer& t : u.transfers)
@@ -193,6 +193,8 @@ class PeerRoute : public Route {
       comm_.broadcast(text, 0);
       if (r != comm_.rank()) tie(r, text, sends, recvs);
     }
+    for (const auto& [key, t] : sends)
+      if (t->peer == comm_.rank()) tie_to_itself(*t, recvs);
     for (const auto* side : {&sends, &recvs})
       for (const auto& [key, t] : *side)
         if (!t->peer_word)
@@ -200,6 +202,18 @@ class PeerRoute : public Route {
               fmt::format("peer transport: rank {} has no counterpart of the {} "
                           "tag {} turn {} with rank {}",
                           comm_.rank(), t->send ? "send" : "receive", t->tag, t->turn, t->peer));
+  }
+
+  /// A message to this rank: the same words and copies, no memory to open.
+  void tie_to_itself(Transfer& send, const std::map<Key, Transfer*>& recvs) const {
+    const auto found = recvs.find(Key{send.peer, send.tag, send.turn, 0});
+    if (found == recvs.end()) return;
+    Transfer& recv = *found->second;
+    if (recv.pieces.size() != send.pieces.size())
+      throw std::logic_error("peer transport: the sides of a transfer have unlike pieces");
+    send.peer_word = recv.own_word;
+    recv.peer_word = send.own_word;
+    for (const Piece& p : recv.pieces) send.targets.push_back(p.data);
   }
 
   void tie(int rank, const std::string& text, const std::map<Key, Transfer*>& sends,
