@@ -18,6 +18,7 @@
 #include "memory/stream.hpp"
 #include "parallel/device.hpp"
 #include "parallel/transport.hpp"
+#include "validation/mpi/rank_report.hpp"
 
 namespace tessera::test {
 
@@ -57,14 +58,6 @@ void say(fmt::format_string<T...> text, T&&... args) {
   if (rig().comm.rank() == 0) fmt::print("{}\n", fmt::format(text, std::forward<T>(args)...));
 }
 
-class FailurePrinter : public ::testing::EmptyTestEventListener {
-  void OnTestPartResult(const ::testing::TestPartResult& result) override {
-    if (!result.failed()) return;
-    std::fprintf(stderr, "[rank %d] %s:%d: %s\n", rig().comm.rank(), result.file_name(),
-                 result.line_number(), result.message());
-  }
-};
-
 }  // namespace tessera::test
 
 int main(int argc, char** argv) {
@@ -80,11 +73,7 @@ int main(int argc, char** argv) {
   }
   test::DeviceRig rig(world);
   test::rig_pointer = &rig;
-  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-  if (world.rank() != 0) {
-    delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new test::FailurePrinter);
-  }
+  test::report_of_rank(world.rank());
   test::say("{} ranks, {} device(s): {}", world.size(), rig.device.num_devices, rig.device.text);
   const int failed = RUN_ALL_TESTS();
   return world.all_reduce_max(std::int64_t{failed}) == 0 ? 0 : 1;

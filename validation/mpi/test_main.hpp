@@ -5,9 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
-
 #include "parallel/communicator.hpp"
+#include "validation/mpi/rank_report.hpp"
 
 namespace tessera::test {
 
@@ -15,14 +14,6 @@ inline parallel::Communicator* world_pointer = nullptr;
 
 /// The ranks of the test program.
 inline parallel::Communicator& world() { return *world_pointer; }
-
-class FailurePrinter : public ::testing::EmptyTestEventListener {
-  void OnTestPartResult(const ::testing::TestPartResult& result) override {
-    if (!result.failed()) return;
-    std::fprintf(stderr, "[rank %d] %s:%d: %s\n", world().rank(), result.file_name(),
-                 result.line_number(), result.message());
-  }
-};
 
 }  // namespace tessera::test
 
@@ -32,11 +23,7 @@ int main(int argc, char** argv) {
   const parallel::World guard(argc, argv);
   parallel::Communicator world(MPI_COMM_WORLD, "test");
   test::world_pointer = &world;
-  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-  if (world.rank() != 0) {
-    delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new test::FailurePrinter);
-  }
+  test::report_of_rank(world.rank());
   const int failed = RUN_ALL_TESTS();
   return world.all_reduce_max(std::int64_t{failed}) == 0 ? 0 : 1;
 }
