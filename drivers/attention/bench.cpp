@@ -129,6 +129,7 @@ void bench_scheme(const attention::Problem& p, const attention::Scheme& scheme,
         time_pass(session, prepared, around.comm,
                   {options.warmup, options.repeats, around.device != nullptr}, last);
     record->measured = summarise(repeats, *record, around);
+    record->measured->backends = *last.backends;
     const trace::Timeline run =
         measured_timeline(prepared.program(), last, exec::align_clocks(around.comm), around.comm);
     record->measured->steps = step_rows(run, record->num_steps);

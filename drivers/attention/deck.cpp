@@ -262,6 +262,11 @@ std::vector<config::Key> run_keys() {
        .type = Type::texts,
        .fallback = Texts{},
        .meaning = "operator=backend, e.g. attention.forward=reference; see tessera-info"},
+      {.name = "ops.autotune",
+       .type = Type::boolean,
+       .fallback = false,
+       .meaning = "backends are measured before a pass, the fastest of an operator runs on all "
+                  "ranks; pins stay"},
   };
 }
 

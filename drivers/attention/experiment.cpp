@@ -107,6 +107,7 @@ class Experiment {
                             "write attention.forward=reference");
       registry_.pin(pin.substr(0, at), pin.substr(at + 1));
     }
+    registry_.set_autotune(config_.boolean("ops.autotune"));
     attention::check_lse(registry_, problem_.dtype, device_->space());
   }
 

@@ -116,6 +116,7 @@ nlohmann::ordered_json to_json(const Record& r) {
     j["overlap_share"] = m.overlap_share;
     j["straggler"] = {{"rank", m.straggler}, {"ratio", m.straggler_ratio}};
     j["gflops_per_rank"] = m.gflops_per_rank;
+    j["backends"] = m.backends;
   }
   j["predicted_seconds"] = r.predicted_s;
   j["predicted_exposed_seconds"] = r.predicted_exposed_s;

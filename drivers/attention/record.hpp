@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attention/scheme.hpp"
+#include "exec/executor.hpp"
 #include "plan/simulate.hpp"
 
 namespace tessera::drivers {
@@ -35,6 +36,7 @@ struct MeasuredPart {
   std::int64_t peak_bytes = 0;  ///< largest over ranks, high-water mark of the budget
   std::optional<double> error_ratio, error_max_abs;
   std::string error_worst;
+  exec::Backends backends;  ///< of this rank
 };
 
 struct Record {

@@ -107,6 +107,7 @@ void forward(const ops::Call& call, MaskCache& masks) {
   p.tile = tile_of(call, masks, Resident::queries, shape);
   p.o = o.as<float>();
   p.lse = lse.as<float>();
+  p.fresh = call.attributes.fresh != 0;
   for (int i = 0; i < 2; ++i) {
     p.o_stride[i] = o.stride[i];
     p.lse_stride[i] = lse.stride[i];
@@ -151,6 +152,19 @@ void backward(const ops::Call& call, MaskCache& masks) {
          "attention.backward, dk and dv");
   launch(Resident::queries, backward_query_tile(s.d, s.dv), launch_backward_queries,
          "attention.backward, dq");
+}
+
+/// Every row is written when every row sees a key.
+bool forward_overwrites(const ops::Call& call, std::size_t argument) {
+  if (argument != 3 && argument != 4) return false;
+  const std::int64_t m = call.args[0].shape[0];
+  const auto sees = [&](std::int64_t row) {
+    return std::ranges::any_of(call.attributes.mask,
+                               [&](const ops::Band& b) { return b.keys_of(row).size() > 0; });
+  };
+  for (std::int64_t row = 0; row < m; ++row)
+    if (!sees(row)) return false;
+  return m > 0;
 }
 
 void prepare_forward(const ops::Call& call, MaskCache& masks) {
@@ -237,12 +251,13 @@ std::optional<Box> box_of(const ops::Call& call) {
 
 void add_attention(ops::Registry& registry, std::shared_ptr<MaskCache> masks) {
   const auto add = [&](const char* op, const char* backend, int priority, auto supports, auto run,
-                       auto prepare) {
+                       auto prepare, bool (*overwrites)(const ops::Call&, std::size_t) = nullptr) {
     registry.add({op, backend, priority, supports,
                   [masks, run](const ops::Call& call) { run(call, *masks); },
-                  [masks, prepare](const ops::Call& call) { prepare(call, *masks); }});
+                  [masks, prepare](const ops::Call& call) { prepare(call, *masks); }, overwrites});
   };
-  add("attention.forward", "cuda", 20, forward_supports, forward, prepare_forward);
+  add("attention.forward", "cuda", 20, forward_supports, forward, prepare_forward,
+      forward_overwrites);
   add("attention.backward", "cuda", 20, backward_supports, backward, prepare_backward);
   add("attention.forward", "cuda-plain", 5, plain_supports, plain_forward, prepare_plain);
   add("attention.backward", "cuda-plain", 5, plain_supports, plain_backward, prepare_plain);

@@ -118,7 +118,7 @@ __device__ void store(const ForwardParams& p, int row, int head, const float (&o
     const int q = row + 8 * r;
     const bool live = q < p.tile.rows && sum > 0;
     float* lse = p.lse + head * p.lse_stride[0] + q * p.lse_stride[1];
-    const float before = live ? *lse : -INFINITY;
+    const float before = live && !p.fresh ? *lse : -INFINITY;
     __syncwarp();
     if (!live) continue;
     const float here = rows.top[r] * unit + logf(sum), top = fmaxf(before, here);

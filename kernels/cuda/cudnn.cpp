@@ -70,12 +70,14 @@ struct Job {
   Diagonal diagonal;
   double scale;
   void* stream;
+  std::uint32_t fresh;  ///< Attributes::fresh
 };
 std::optional<Job> job_of(const ops::Call& call) {
   auto box = box_of(call);
   const auto diagonal = box ? diagonal_of(box->band) : std::nullopt;
   if (!diagonal) return {};
-  return Job{std::move(box->args), *diagonal, call.attributes.scale, call.stream};
+  return Job{std::move(box->args), *diagonal, call.attributes.scale, call.stream,
+             call.attributes.fresh};
 }
 
 /// Visible (query, key) pairs.
@@ -284,9 +286,17 @@ void backward(const Job& job, Plans& plans) {
   check(plan.graph.execute(plans.handle(job.stream), pack, plan.workspace.data()),
         "attention.backward");
   for (std::size_t i = 0; i < 3; ++i) {
-    cuda::check(launch_add(view(s[2 + i].ref), view(a[6 + i]), stream),
+    const bool fresh = job.fresh >> (6 + i) & 1;
+    cuda::check((fresh ? launch_copy : launch_add)(view(s[2 + i].ref), view(a[6 + i]), stream),
                 "attention.backward, sum of gradients");
   }
+}
+
+/// A gradient is written whole when the box has all of its rows.
+bool backward_overwrites(const ops::Call& call, std::size_t argument) {
+  if (argument < 6) return false;
+  const auto job = job_of(call);
+  return job && job->args[argument].shape[0] == call.args[argument].shape[0];
 }
 
 }  // namespace
@@ -302,17 +312,18 @@ void add_cudnn(ops::Registry& registry, Budget& budget) {
   if (!open_library()) return;
   const auto plans = std::make_shared<Plans>(budget);
   const auto add = [&](const char* op, int priority, std::size_t operands, std::int64_t least_pairs,
-                       auto run, auto prepare) {
+                       auto run, auto prepare,
+                       bool (*overwrites)(const ops::Call&, std::size_t) = nullptr) {
     registry.add({op, "cudnn", priority,
                   [=](const ops::Call& c) { return supports(c, operands, least_pairs); },
                   [=](const ops::Call& c) { run(*job_of(c), *plans); },
-                  [=](const ops::Call& c) { prepare(*job_of(c), *plans); }});
+                  [=](const ops::Call& c) { prepare(*job_of(c), *plans); }, overwrites});
   };
   const auto prepare_forward = [](const Job& job, Plans& p) { p.forward(job); };
   const auto prepare_backward = [](const Job& job, Plans& p) { p.backward(job); };
   add("attention.forward", 15, 3, 0, forward, prepare_forward);
-  add("attention.backward", 30, 4, faster_from, backward, prepare_backward);
-  add("attention.backward", 15, 4, 0, backward, prepare_backward);
+  add("attention.backward", 30, 4, faster_from, backward, prepare_backward, backward_overwrites);
+  add("attention.backward", 15, 4, 0, backward, prepare_backward, backward_overwrites);
 }
 
 }  // namespace tessera::kernels::cuda

@@ -80,6 +80,7 @@ struct ForwardParams {
   int64_t o_stride[2];  ///< token, head
   float* lse;
   int64_t lse_stride[2];  ///< head, token
+  bool fresh;             ///< (o, lse) is empty, whatever it holds
 };
 
 struct BackwardParams {

@@ -45,6 +45,7 @@ Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
     p.calls[i].stream = streams_[static_cast<std::size_t>(p.plan.steps[i].queue)]->handle();
     if (p.chosen[i]->prepare) p.chosen[i]->prepare(p.calls[i]);
   }
+  p.tune();
   order(budget);
 }
 
@@ -162,7 +163,7 @@ void Executor::Device::enqueue(Entry& e, bool profile) {
   }
   if (!e.queue->comm) {
     const auto i = static_cast<std::size_t>(e.queue->steps[e.unit.begin]);
-    p_.chosen[i]->run(p_.calls[i]);
+    if (!p_.skipped[i]) p_.chosen[i]->run(p_.calls[i]);
   } else if (route_) {
     route_->start(e.transfer, stream_of(e));
   }

@@ -11,10 +11,11 @@
 
 namespace tessera::exec {
 
-Executor::Prepared::Prepared(const plan::Plan& p, const Binding& binding,
-                             const ops::Registry& registry, parallel::Communicator& c,
-                             Budget& budget, parallel::Watchdog* w, Space space)
+Executor::Prepared::Prepared(const plan::Plan& p, const Binding& binding, const ops::Registry& r,
+                             parallel::Communicator& c, Budget& budget, parallel::Watchdog* w,
+                             Space space)
     : plan(p),
+      registry(r),
       comm(c),
       watchdog(w),
       calls(p.steps.size()),
@@ -22,7 +23,7 @@ Executor::Prepared::Prepared(const plan::Plan& p, const Binding& binding,
       parts(p.steps.size()) {
   bind_buffers(binding, budget, space);
   sort_steps();
-  for (std::size_t i = 0; i < p.steps.size(); ++i) prepare_step(i, binding, registry);
+  for (std::size_t i = 0; i < p.steps.size(); ++i) prepare_step(i, binding);
 }
 
 void Executor::Prepared::bind_buffers(const Binding& binding, Budget& budget, Space space) {
@@ -56,8 +57,7 @@ void Executor::Prepared::sort_steps() {
   }
 }
 
-void Executor::Prepared::prepare_step(std::size_t i, const Binding& binding,
-                                      const ops::Registry& registry) {
+void Executor::Prepared::prepare_step(std::size_t i, const Binding& binding) {
   const plan::Step& s = plan.steps[i];
   if (s.kind != plan::StepKind::compute && s.kind != plan::StepKind::copy) {
     for (const plan::Use& use : plan.uses(s)) {
@@ -77,18 +77,38 @@ void Executor::Prepared::prepare_step(std::size_t i, const Binding& binding,
   chosen[i] = &registry.choose(call);
 }
 
+Backends Executor::Prepared::backends() const {
+  Backends out;
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    if (chosen[i] && !skipped[i]) ++out[chosen[i]->op][chosen[i]->backend];
+  return out;
+}
+
 Executor::Executor(const plan::Plan& plan, const Binding& binding, const ops::Registry& registry,
                    parallel::Communicator& comm, Budget& budget, parallel::Watchdog* watchdog,
                    DeviceRun* device)
     : prepared_(std::make_unique<Prepared>(plan, binding, registry, comm, budget, watchdog,
                                            device ? Space::cuda : Space::host)) {
-  if (device) device_ = std::make_unique<Device>(*prepared_, *device, budget);
+  if (device)
+    device_ = std::make_unique<Device>(*prepared_, *device, budget);
+  else
+    prepared_->tune();
+  prepared_->fuse();
+  backends_ = std::make_shared<Backends>(prepared_->backends());
 }
 
 Executor::~Executor() = default;
 
-Measured Executor::run() { return device_ ? device_->run(false) : Host(*prepared_).execute(); }
+Measured Executor::run() {
+  Measured out = device_ ? device_->run(false) : Host(*prepared_).execute();
+  out.backends = backends_;
+  return out;
+}
 
-Measured Executor::profile() { return device_ ? device_->run(true) : Host(*prepared_).execute(); }
+Measured Executor::profile() {
+  Measured out = device_ ? device_->run(true) : Host(*prepared_).execute();
+  out.backends = backends_;
+  return out;
+}
 
 }  // namespace tessera::exec

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,9 @@ struct Span {
   double begin_s = 0, end_s = 0;  ///< since the start of the run on this rank
 };
 
+/// Operator -> backend -> compute steps of this rank that run on it.
+using Backends = std::map<std::string, std::map<std::string, int>>;
+
 /// One run of a plan on this rank.
 struct Measured {
   std::int64_t start_ns = 0;  ///< steady clock of this rank; offsets: exec/clock.hpp
@@ -52,14 +56,17 @@ struct Measured {
   double progress_s = 0;  ///< host: driving transfers from inside operators
   double exposed_s = 0;   ///< transfers were outstanding while no compute step could run or ran
   double launch_s = 0;    ///< device: time of the host for putting the run on the streams
-  std::vector<Span> steps;  ///< by step; empty when the run was not looked into
+  std::vector<Span> steps;                   ///< by step; empty when the run was not looked into
+  std::shared_ptr<const Backends> backends;  ///< what ran the compute steps
 };
 
 class Executor {
  public:
-  /// Allocates scratch from the budget and resolves every operator once. With `device` it is
-  /// collective. Error(environment) when no backend supports a call; std::logic_error when the plan
-  /// and the binding do not fit.
+  /// Allocates scratch from the budget and resolves every operator once. With `device`, and where
+  /// the registry asks for autotune, it is collective. Autotune runs backends on the plan's
+  /// buffers: what the plan itself writes before it reads holds anything afterwards, all else is
+  /// kept. Error(environment) when no backend supports a call; std::logic_error when the plan and
+  /// the binding do not fit.
   Executor(const plan::Plan& plan, const Binding& binding, const ops::Registry& registry,
            parallel::Communicator& comm, Budget& budget, parallel::Watchdog* watchdog = nullptr,
            DeviceRun* device = nullptr);
@@ -71,6 +78,8 @@ class Executor {
   Measured run();
   /// The same with the times of all steps; on a device an event on both sides of each.
   Measured profile();
+  /// Who runs the compute steps; a clearing that is left out is not counted.
+  const Backends& backends() const { return *backends_; }
 
  private:
   struct Prepared;
@@ -78,6 +87,7 @@ class Executor {
   class Device;
   std::unique_ptr<Prepared> prepared_;
   std::unique_ptr<Device> device_;
+  std::shared_ptr<const Backends> backends_;
 };
 
 }  // namespace tessera::exec

@@ -109,7 +109,7 @@ void Executor::Host::compute(std::int32_t step) {
   const auto i = static_cast<std::size_t>(step);
   out_.steps[i].begin_s = now();
   in_progress_ = 0;
-  p_.chosen[i]->run(p_.calls[i]);
+  if (!p_.skipped[i]) p_.chosen[i]->run(p_.calls[i]);
   complete(step);
   out_.progress_s += in_progress_;
   out_.compute_s += out_.steps[i].end_s - out_.steps[i].begin_s - in_progress_;

@@ -27,6 +27,7 @@ struct Executor::Prepared {
            parallel::Communicator& comm, Budget& budget, parallel::Watchdog* watchdog, Space space);
 
   const plan::Plan& plan;
+  const ops::Registry& registry;
   parallel::Communicator& comm;
   parallel::Watchdog* watchdog;
   std::vector<Buffer> scratch;
@@ -36,7 +37,16 @@ struct Executor::Prepared {
   std::vector<std::vector<TensorRef>> parts;       ///< by step: what a transfer carries
   std::vector<QueueSteps> queues;                  ///< as Plan::queues
   std::vector<std::int32_t> compute;               ///< steps of compute queues, in order
-  Host* running = nullptr;                         ///< the host run under way
+  std::vector<char> skipped;  ///< by step: a clearing that the next step makes needless, see fuse()
+  Host* running = nullptr;    ///< the host run under way
+
+  /// Measures backends and chooses the fastest of every operator, where the registry asks for it.
+  /// Calls must have their streams. Collective.
+  void tune();
+  Backends backends() const;
+  /// Leaves out steps that clear buffers (tensor.zero, attention.reset) which the next step to
+  /// touch them, on the same queue, writes whole; that step is told (Attributes::fresh).
+  void fuse();
 
   const plan::Step& step(std::int32_t i) const { return plan.steps[static_cast<std::size_t>(i)]; }
   /// The same on both sides of a message.
@@ -47,7 +57,7 @@ struct Executor::Prepared {
  private:
   void bind_buffers(const Binding& binding, Budget& budget, Space space);
   void sort_steps();
-  void prepare_step(std::size_t i, const Binding& binding, const ops::Registry& registry);
+  void prepare_step(std::size_t i, const Binding& binding);
   TensorRef tensor(const plan::Use& use) const {
     return tensors[static_cast<std::size_t>(use.buffer)].slice(use.d0, use.d1);
   }

@@ -39,6 +39,9 @@ struct Attributes {
   std::span<const Band> mask;  ///< visible cells of the tile; none = nothing visible
   double scale = 1.0;          ///< factor on Q K^T
   double softcap = 0.0;        ///< S <- cap * tanh(S / cap); 0 = off
+  /// Bit i: argument i is to be taken as empty (0, a state as (0, -inf)) whatever its memory holds,
+  /// and is written whole. Only where Implementation::overwrites said so for this call.
+  std::uint32_t fresh = 0;
 };
 
 // Operator names and arguments. T: storage dtype; A: accumulate_type(T). In = read, acc = updated.

@@ -51,21 +51,31 @@ void Registry::pin(const std::string& op, const std::string& backend) {
 
 void Registry::deny(const std::string& backend) { denied_.push_back(backend); }
 
-const Implementation& Registry::choose(const Call& call) const {
+const char* Registry::refusal(const Implementation& i, const Call& call) const {
+  if (std::find(denied_.begin(), denied_.end(), i.backend) != denied_.end()) return "denied";
   const auto pin =
       std::find_if(pins_.begin(), pins_.end(), [&](const auto& p) { return p.first == call.name; });
+  if (pin != pins_.end() && pin->second != i.backend) return "another backend is pinned";
+  return i.supports(call) ? nullptr : "does not support this call";
+}
+
+std::vector<const Implementation*> Registry::candidates(const Call& call) const {
+  std::vector<const Implementation*> out;
+  for (const Implementation& i : implementations_) {
+    const bool known =
+        std::any_of(out.begin(), out.end(), [&](const auto* c) { return c->backend == i.backend; });
+    if (i.op == call.name && !known && !refusal(i, call)) out.push_back(&i);
+  }
+  return out;
+}
+
+const Implementation& Registry::choose(const Call& call) const {
   std::string asked;
   for (const Implementation& i : implementations_) {
     if (i.op != call.name) continue;
-    const char* refusal = "does not support this call";
-    if (std::find(denied_.begin(), denied_.end(), i.backend) != denied_.end()) {
-      refusal = "denied";
-    } else if (pin != pins_.end() && pin->second != i.backend) {
-      refusal = "another backend is pinned";
-    } else if (i.supports(call)) {
-      return i;
-    }
-    asked += fmt::format("{}{} ({})", asked.empty() ? "" : ", ", i.backend, refusal);
+    const char* why = refusal(i, call);
+    if (!why) return i;
+    asked += fmt::format("{}{} ({})", asked.empty() ? "" : ", ", i.backend, why);
   }
   std::string message = fmt::format("no backend runs {}; asked: {}", describe(call),
                                     asked.empty() ? "none, the operator is unknown" : asked);

@@ -20,6 +20,9 @@ struct Implementation {
   /// Builds what run() keeps for calls of this shape and mask (tables on the device), so that
   /// nothing is built inside a pass; may be empty. run() without it builds on its first call.
   std::function<void(const Call&)> prepare = nullptr;
+  /// Whether run() can do without the former contents of an `acc` argument of this call
+  /// (Attributes::fresh), so that nobody has to clear it first; empty: never.
+  std::function<bool(const Call&, std::size_t argument)> overwrites = nullptr;
 };
 
 class Registry {
@@ -30,7 +33,13 @@ class Registry {
   void pin(const std::string& op, const std::string& backend);
   /// `backend` is not used for any operator.
   void deny(const std::string& backend);
+  /// Executors measure which backend is fastest (exec/executor.hpp) instead of going by priority.
+  void set_autotune(bool on) { autotune_ = on; }
+  bool autotune() const { return autotune_; }
 
+  /// All implementations that may run a call, one per backend, highest priority first: those that
+  /// support it, are not denied and agree with a pin. May be empty.
+  std::vector<const Implementation*> candidates(const Call& call) const;
   /// The implementation for a call; Error(environment) naming the operator, the dtypes and shapes
   /// and every backend that was asked, if none supports it.
   const Implementation& choose(const Call& call) const;
@@ -46,6 +55,10 @@ class Registry {
   std::vector<Implementation> implementations_;  // sorted by priority, highest first
   std::vector<std::pair<std::string, std::string>> pins_;
   std::vector<std::string> denied_;
+  bool autotune_ = false;
+
+  /// Why an implementation of the call's operator may not run it; nullptr when it may.
+  const char* refusal(const Implementation& i, const Call& call) const;
 };
 
 }  // namespace tessera::ops

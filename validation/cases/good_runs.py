@@ -139,6 +139,38 @@ class Quickstart(Case):
         self.assertEqual(report["shape"]["sequence"], 128)
 
 
+class Backends(Case):
+    def backends(self, *options, ranks=2):
+        """Operator -> names of the backends that ran its steps, per pass of one scheme."""
+        result = self.assert_ok(self.attention(*SMALL, *sets(attention__schemes="ring"), *options,
+                                               ranks=ranks))
+        report = json.loads((self.out / "report.json").read_text())
+        self.assertEqual(report["verdict"], "VALID", result)
+        for run in report["runs"]:
+            tiles = run["backends"][f"attention.{run['pass']}"]
+            # Two causal chunks of a zigzag layout: both tiles of rank 0 have visible pairs.
+            self.assertEqual(sum(tiles.values()), ranks, run["backends"])
+        return {run["pass"]: {op: set(names) for op, names in run["backends"].items()}
+                for run in report["runs"]}
+
+    def test_report_lists_what_ran(self):
+        listed = self.backends()
+        self.assertEqual(set(listed), {"forward", "backward"})
+        self.assertTrue({"attention.forward", "attention.reset"} <= set(listed["forward"]), listed)
+        for operators in listed.values():
+            self.assertTrue(all(len(names) == 1 for names in operators.values()), listed)
+
+    def test_pins_are_listed(self):
+        listed = self.backends(*sets(ops__pin="attention.forward=reference"))
+        self.assertEqual(listed["forward"]["attention.forward"], {"reference"})
+
+    def test_autotune_is_valid_and_keeps_pins(self):
+        tuned = sets(ops__autotune="true")
+        self.assertEqual(self.backends(*tuned), self.backends())  # fallbacks do not compete
+        listed = self.backends(*tuned, *sets(ops__pin="attention.backward=reference"))
+        self.assertEqual(listed["backward"]["attention.backward"], {"reference"})
+
+
 class Decks(Case):
     def report(self):
         return json.loads((self.out / "report.json").read_text())

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "base/error.hpp"
 #include "ops/registry.hpp"
@@ -65,6 +67,44 @@ TEST(ops, denied_backend_is_not_used_for_any_operator) {
   r.add(make("tensor.zero", "kokkos", 10));
   r.deny("kokkos");
   EXPECT_EQ(r.choose(zero_call()).backend, "reference");
+}
+
+std::vector<std::string> names_of(const std::vector<const Implementation*>& list) {
+  std::vector<std::string> out;
+  for (const Implementation* i : list) out.push_back(i->backend);
+  return out;
+}
+
+TEST(ops, candidates_are_all_that_support_the_call_by_priority_each_backend_once) {
+  using Names = std::vector<std::string>;
+  Registry r;
+  r.add(make("tensor.zero", "reference", 0));
+  r.add(make("tensor.zero", "cudnn", 30, false));
+  r.add(make("tensor.zero", "cudnn", 15));
+  r.add(make("tensor.zero", "cudnn", 5));
+  r.add(make("tensor.zero", "cuda", 20));
+  r.add(make("tensor.zero", "kokkos", 10, false));
+  r.add(make("tensor.copy", "other", 40));
+  const auto all = r.candidates(zero_call());
+  EXPECT_EQ(names_of(all), (Names{"cuda", "cudnn", "reference"}));
+  EXPECT_EQ(all[1]->priority, 15) << "the best entry of the backend that supports the call";
+  r.deny("cuda");
+  EXPECT_EQ(names_of(r.candidates(zero_call())), (Names{"cudnn", "reference"}));
+  r.pin("tensor.zero", "reference");
+  EXPECT_EQ(names_of(r.candidates(zero_call())), Names{"reference"});
+  r.deny("reference");
+  EXPECT_TRUE(r.candidates(zero_call()).empty());
+  EXPECT_TRUE(r.candidates({"tensor.add", {}, {}, {}}).empty()) << "an unknown operator";
+}
+
+TEST(ops, first_candidate_is_the_one_that_is_chosen) {
+  Registry r;
+  r.add(make("tensor.zero", "reference", 0));
+  r.add(make("tensor.zero", "kokkos", 10));
+  r.add(make("tensor.zero", "cuda", 20, false));
+  EXPECT_EQ(r.candidates(zero_call()).front(), &r.choose(zero_call()));
+  r.pin("tensor.zero", "reference");
+  EXPECT_EQ(r.candidates(zero_call()).front(), &r.choose(zero_call()));
 }
 
 TEST(ops, refusal_names_dtypes_shapes_and_every_backend_asked) {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans clear a buffer and then sum into it. Where the chosen operator can write instead of sum,
+// the clearing is left out; the plan itself stays as it was checked and counted.
+#include <map>
+
+#include "exec/prepared.hpp"
+
+namespace tessera::exec {
+
+namespace {
+
+bool clears(const plan::Step& s) {
+  return s.kind == plan::StepKind::compute &&
+         (s.work.op == "tensor.zero" || s.work.op == "attention.reset");
+}
+
+bool same_part(const plan::Use& a, const plan::Use& b) {
+  return a.buffer == b.buffer && a.d0.begin == b.d0.begin && a.d0.end == b.d0.end &&
+         a.d1.begin == b.d1.begin && a.d1.end == b.d1.end;
+}
+
+/// The last step before `before` that touches the buffer of the use, if all it does with it is to
+/// clear just this part; -1 otherwise.
+std::int32_t cleared_by(const plan::Plan& plan, const plan::Use& use, std::int32_t before) {
+  for (std::int32_t i = before - 1; i >= 0; --i) {
+    const plan::Step& s = plan.steps[static_cast<std::size_t>(i)];
+    for (const plan::Use& u : plan.uses(s))
+      if (u.buffer == use.buffer) return clears(s) && same_part(u, use) ? i : -1;
+  }
+  return -1;
+}
+
+}  // namespace
+
+void Executor::Prepared::fuse() {
+  skipped.assign(plan.steps.size(), 0);
+  for (std::int32_t j = 0; j < std::ssize(plan.steps); ++j) {
+    const auto at = static_cast<std::size_t>(j);
+    if (!chosen[at] || !chosen[at]->overwrites) continue;
+    std::map<std::int32_t, std::vector<std::size_t>> arguments;  // by clearing step
+    const auto uses = plan.uses(step(j));
+    for (std::size_t k = 0; k < uses.size(); ++k) {
+      if (uses[k].access != plan::Access::update) continue;
+      const std::int32_t by = cleared_by(plan, uses[k], j);
+      if (by >= 0 && step(by).queue == step(j).queue && chosen[at]->overwrites(calls[at], k))
+        arguments[by].push_back(k);
+    }
+    for (const auto& [by, list] : arguments) {
+      // A step that clears more than this one writes has to run.
+      if (list.size() != plan.uses(step(by)).size()) continue;
+      skipped[static_cast<std::size_t>(by)] = 1;
+      for (const std::size_t k : list) calls[at].attributes.fresh |= std::uint32_t{1} << k;
+    }
+  }
+}
+
+}  // namespace tessera::exec

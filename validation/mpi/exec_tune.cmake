@@ -1,0 +1,3 @@
+tessera_mpi_test(exec_tune_test SOURCES mpi/exec_tune_test.cpp
+  LINK tessera_attention tessera_kernels_reference fmt::fmt
+  RANKS 1 2 3)
