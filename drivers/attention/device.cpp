@@ -18,9 +18,15 @@ DeviceSetup::DeviceSetup(const config::Config& config, parallel::Communicator& c
                          "set parallel.device = \"cuda\", or leave it out"));
     return;
   }
+  const std::string& transport = config.text("parallel.transport");
+  if (config.integer("parallel.nccl_channels") > 0 &&
+      (transport == "peer" || transport == "staged"))
+    throw parallel::AgreedError(config.error("parallel.nccl_channels",
+                                             "has no effect with transport " + transport,
+                                             "set parallel.transport = \"nccl\", or leave it out"));
   device_ = parallel::choose_device(comm, placement, config.boolean("parallel.share_device"));
   parallel::TransportOptions options;
-  options.name = config.text("parallel.transport");
+  options.name = transport;
   options.nccl_channels = static_cast<int>(config.integer("parallel.nccl_channels"));
   options.shared_device = device_->shared;
   transport_ = parallel::make_transport(comm, options);

@@ -203,7 +203,7 @@ class Experiment {
     const attention::Surroundings host{world_, registry_, host_budget_};
     attention::Fill fill =
         inputs_.fill(problem_, std::max(1, place_.cores_on_host / place_.ranks_on_host));
-    if (device_->run()) fill = remembered(std::move(fill));
+    if (device_->run()) fill = remembered(std::move(fill), world_);
     attention::Reference reference;
     const bool verify = config_.boolean("verify.enabled") && !flags_.dry_run;
     if (verify) {

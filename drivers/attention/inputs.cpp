@@ -104,19 +104,22 @@ void AttentionInputs::read(const attention::Problem& p, const std::string& name,
   }
 }
 
-attention::Fill remembered(attention::Fill fill) {
+attention::Fill remembered(attention::Fill fill, const parallel::Communicator& comm) {
   struct Kept {
     Rows rows;
     std::array<std::int64_t, 3> shape{};
+    DType dtype{};
     std::vector<char> bytes;
   };
   const auto kept = std::make_shared<std::map<std::string, Kept>>();
-  return [fill = std::move(fill), kept](const std::string& name, const Rows& rows,
-                                        const TensorRef& out) {
+  return [fill = std::move(fill), kept, &comm](const std::string& name, const Rows& rows,
+                                               const TensorRef& out) {
     Kept& k = (*kept)[name];
-    if (k.rows != rows || k.shape != out.shape || k.bytes.empty()) {
+    const bool have =
+        k.rows == rows && k.shape == out.shape && k.dtype == out.dtype && !k.bytes.empty();
+    if (comm.all_reduce_min(std::int64_t{have}) == 0) {
       fill(name, rows, out);
-      k = {rows, out.shape,
+      k = {rows, out.shape, out.dtype,
            std::vector<char>(out.as<char>(), out.as<char>() + out.count() * size_of(out.dtype))};
       return;
     }

@@ -43,7 +43,8 @@ class AttentionInputs {
 };
 
 /// `fill` that keeps the rows of each input it made last in host memory: schemes that give a rank
-/// the same rows, one after the other, do not wait for them again.
-attention::Fill remembered(attention::Fill fill);
+/// the same rows, one after the other, do not wait for them again. Collective: all ranks make them
+/// anew or none does.
+attention::Fill remembered(attention::Fill fill, const parallel::Communicator& comm);
 
 }  // namespace tessera::drivers

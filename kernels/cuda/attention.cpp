@@ -123,6 +123,8 @@ BackwardParams backward_params(const ops::Call& call) {
   p.dq = a[6].as<float>();
   p.dk = a[7].as<float>();
   p.dv = a[8].as<float>();
+  const auto keep = [&](int argument) { return call.attributes.fresh >> argument & 1 ? 0.f : 1.f; };
+  p.keep_dq = keep(6), p.keep_dk = keep(7), p.keep_dv = keep(8);
   for (int i = 0; i < 2; ++i) {
     p.lse_stride[i] = a[4].stride[i];
     p.delta_stride[i] = a[5].stride[i];
@@ -154,17 +156,36 @@ void backward(const ops::Call& call, MaskCache& masks) {
          "attention.backward, dq");
 }
 
-/// Every row is written when every row sees a key.
-bool forward_overwrites(const ops::Call& call, std::size_t argument) {
-  if (argument != 3 && argument != 4) return false;
+/// Every query sees a key.
+bool all_rows_see(const ops::Call& call) {
   const std::int64_t m = call.args[0].shape[0];
-  const auto sees = [&](std::int64_t row) {
-    return std::ranges::any_of(call.attributes.mask,
-                               [&](const ops::Band& b) { return b.keys_of(row).size() > 0; });
-  };
-  for (std::int64_t row = 0; row < m; ++row)
-    if (!sees(row)) return false;
+  for (std::int64_t q = 0; q < m; ++q)
+    if (!std::ranges::any_of(call.attributes.mask,
+                             [&](const ops::Band& b) { return b.keys_of(q).size() > 0; }))
+      return false;
   return m > 0;
+}
+
+/// Every key is seen by a query.
+bool all_keys_are_seen(const ops::Call& call) {
+  const std::int64_t n = call.args[1].shape[0];
+  const auto sees = [](const ops::Band& b, std::int64_t k) {
+    const std::int64_t first = b.hi >= ops::Band::unbounded ? b.q0 : std::max(b.q0, k - b.hi);
+    const std::int64_t last = b.lo <= -ops::Band::unbounded ? b.q1 : std::min(b.q1, k - b.lo + 1);
+    return k >= b.k0 && k < b.k1 && first < last;
+  };
+  for (std::int64_t k = 0; k < n; ++k)
+    if (!std::ranges::any_of(call.attributes.mask, [&](const ops::Band& b) { return sees(b, k); }))
+      return false;
+  return n > 0;
+}
+
+bool forward_overwrites(const ops::Call& call, std::size_t argument) {
+  return (argument == 3 || argument == 4) && all_rows_see(call);
+}
+bool backward_overwrites(const ops::Call& call, std::size_t argument) {
+  if (argument == 6) return all_rows_see(call);
+  return (argument == 7 || argument == 8) && all_keys_are_seen(call);
 }
 
 void prepare_forward(const ops::Call& call, MaskCache& masks) {
@@ -258,7 +279,8 @@ void add_attention(ops::Registry& registry, std::shared_ptr<MaskCache> masks) {
   };
   add("attention.forward", "cuda", 20, forward_supports, forward, prepare_forward,
       forward_overwrites);
-  add("attention.backward", "cuda", 20, backward_supports, backward, prepare_backward);
+  add("attention.backward", "cuda", 20, backward_supports, backward, prepare_backward,
+      backward_overwrites);
   add("attention.forward", "cuda-plain", 5, plain_supports, plain_forward, prepare_plain);
   add("attention.backward", "cuda-plain", 5, plain_supports, plain_backward, prepare_plain);
 }

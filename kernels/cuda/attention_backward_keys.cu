@@ -177,12 +177,13 @@ struct Consumer {
     if (threadIdx.x % 32 == 0) barrier_arrive(mem.free(stage));
   }
   template <int m>
-  __device__ void store(const float (&x)[m], float* out, const int64_t (&stride)[2], float scale) {
+  __device__ void store(const float (&x)[m], float* out, const int64_t (&stride)[2], float keep,
+                        float scale) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int k = key + 8 * r;
       if (k >= p.tile.keys) continue;
-      blend_row(out + k * stride[0] + head * stride[1] + first_column, x, r, 1.f, scale);
+      blend_row(out + k * stride[0] + head * stride[1] + first_column, x, r, keep, scale);
     }
   }
 
@@ -258,8 +259,8 @@ struct Consumer {
     products_wait<0>();
     pin(dk);
     pin(dv);
-    if constexpr (want_dk) store(dk, p.dk, p.dk_stride, p.tile.scale);
-    if constexpr (want_dv) store(dv, p.dv, p.dv_stride, 1.f);
+    if constexpr (want_dk) store(dk, p.dk, p.dk_stride, p.keep_dk, p.tile.scale);
+    if constexpr (want_dv) store(dv, p.dv, p.dv_stride, p.keep_dv, 1.f);
   }
 };
 

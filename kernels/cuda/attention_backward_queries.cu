@@ -160,7 +160,7 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       const int q = row + 8 * r;
       if (q >= p.tile.rows) continue;
-      blend_row(p.dq + q * p.dq_stride[0] + head * p.dq_stride[1] + first_column, dq, r, 1.f,
+      blend_row(p.dq + q * p.dq_stride[0] + head * p.dq_stride[1] + first_column, dq, r, p.keep_dq,
                 p.tile.scale);
     }
   }

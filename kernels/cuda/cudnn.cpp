@@ -129,7 +129,8 @@ class Plans {
  public:
   explicit Plans(Budget& budget) : budget_(budget) {}
   ~Plans() {
-    if (handle_) fe::detail::destroy_handle(handle_);
+    // Destroying waits for the device, see memory::release.
+    if (handle_ && std::uncaught_exceptions() == 0) fe::detail::destroy_handle(handle_);
   }
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;

@@ -90,6 +90,7 @@ struct BackwardParams {
   int64_t lse_stride[2], delta_stride[2];  ///< head, token
   float *dq, *dk, *dv;
   int64_t dq_stride[2], dk_stride[2], dv_stride[2];  ///< token, head
+  float keep_dq, keep_dk, keep_dv;  ///< of what is there: 1, or 0 and it is not read
 };
 
 /// Rows of the tiles that a kernel of head sizes (d, dv) works on; resident = 0: no such kernel.

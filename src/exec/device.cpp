@@ -46,7 +46,17 @@ Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
     if (p.chosen[i]->prepare) p.chosen[i]->prepare(p.calls[i]);
   }
   p.tune();
+  load();
   order(budget);
+}
+
+/// Runs every compute step once. A kernel is loaded at its first launch, which may wait for an idle
+/// device: never, behind a gate that only the launching thread opens. What the steps write, a run
+/// writes anew.
+void Executor::Device::load() {
+  for (std::size_t i = 0; i < p_.calls.size(); ++i)
+    if (p_.chosen[i]) p_.chosen[i]->run(p_.calls[i]);
+  for (const memory::Stream* s : streams_) memory::synchronize(s->handle());
 }
 
 /// Takes the head of every queue in turn as soon as all it waits for has been taken, so that each
@@ -99,22 +109,38 @@ std::vector<parallel::Message> Executor::Device::messages_of(const QueueSteps& q
   return out;
 }
 
+/// Makes the run known to the watchdog, also when it ends by an exception.
+class Executor::Device::Registration {
+ public:
+  explicit Registration(Device& run) : watchdog_(run.p_.watchdog) {
+    if (watchdog_) watchdog_->describe([&run] { return run.waiting_for(); });
+  }
+  ~Registration() {
+    if (!watchdog_) return;
+    watchdog_->beat();
+    watchdog_->describe({});
+  }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+ private:
+  parallel::Watchdog* watchdog_;
+};
+
 Measured Executor::Device::run(bool profile) {
-  if (p_.watchdog) p_.watchdog->describe([this] { return waiting_for(); });
+  const Registration registration(*this);
   Measured out;
-  if (options_.graph && was_run_ && !profile && !graph_) capture();
+  if (profile) make_marks();
   const Clock::time_point start = Clock::now();
   out.start_ns = std::chrono::nanoseconds(start.time_since_epoch()).count();
   launch(profile);
   out.launch_s = seconds_since(start);
   wait();
-  was_run_ = true;
+  // After the first run, not before the second: a rank that captures longer would hold up others
+  // whose clock runs.
+  if (options_.graph && !graph_) capture();
   out.seconds = memory::Event::seconds_between(begin_, end_);
   if (profile) read_marks(out);
-  if (p_.watchdog) {
-    p_.watchdog->beat();
-    p_.watchdog->describe({});
-  }
   return out;
 }
 
@@ -158,7 +184,6 @@ void Executor::Device::enqueue(Entry& e, bool profile) {
   const auto q = static_cast<std::size_t>(e.queue->queue);
   for (const int on : e.waits) streams_[q]->wait(*entries_[static_cast<std::size_t>(on)].finished);
   if (profile) {
-    if (!e.begin_mark) e.begin_mark.emplace(true), e.end_mark.emplace(true);
     e.begin_mark->record(stream_of(e));
   }
   if (!e.queue->comm) {
@@ -180,6 +205,11 @@ void Executor::Device::wait() {
     else
       sched_yield();
   }
+}
+
+void Executor::Device::make_marks() {
+  for (Entry& e : entries_)
+    if (!e.begin_mark) e.begin_mark.emplace(true), e.end_mark.emplace(true);
 }
 
 void Executor::Device::read_marks(Measured& out) const {

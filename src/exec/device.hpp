@@ -19,6 +19,7 @@ class Executor::Device {
   Measured run(bool profile);
 
  private:
+  class Registration;
   /// One unit at its place in the order in which the host puts work on the streams.
   struct Entry {
     const QueueSteps* queue;
@@ -29,6 +30,7 @@ class Executor::Device {
     std::optional<memory::Event> begin_mark, end_mark;  ///< of a profiled run
   };
 
+  void load();
   void order(Budget& budget);
   std::vector<parallel::Message> messages_of(const QueueSteps& queue, Unit unit) const;
   void enqueue(bool profile);
@@ -36,6 +38,7 @@ class Executor::Device {
   void capture();
   void launch(bool profile);
   void wait();
+  void make_marks();
   void read_marks(Measured& out) const;
   std::string waiting_for() const;
   void* stream_of(const Entry& e) const {
@@ -51,7 +54,6 @@ class Executor::Device {
   std::unique_ptr<parallel::Route> route_;
   std::optional<memory::Graph> graph_;
   std::vector<std::int64_t> sent_by_graph_;  // per axis, counted while the graph was captured
-  bool was_run_ = false;
 };
 
 }  // namespace tessera::exec

@@ -31,7 +31,8 @@ struct Binding {
 };
 
 /// How plans run on a GPU; scratch and bound tensors are device memory then. Its streams serve one
-/// executor after the other, since operators keep what they need by stream.
+/// executor after the other. Operators may keep working memory by the shape of a call (cuDNN does),
+/// so calls of one shape must not stand on two compute queues.
 struct DeviceRun {
   /// Null: transfers are left out, to see what the compute steps alone take.
   parallel::Transport* transport = nullptr;

@@ -58,14 +58,14 @@ void Buffer::Free::operator()(void* p) const {
 
 Buffer::Buffer(Budget& budget, std::int64_t bytes, const std::string& label, Space space)
     : data_(nullptr, Free{space}), bytes_(bytes) {
-  budget.take(bytes, label);
+  budget.take(memory::footprint(space, bytes), label);
   try {
     if (bytes > 0) {
       data_.reset(space == Space::host ? allocate_host(bytes) : memory::allocate(space, bytes));
       if (!data_) too_large(bytes, label);
     }
   } catch (...) {
-    budget.give(bytes);
+    budget.give(memory::footprint(space, bytes));
     throw;
   }
   budget_ = &budget;
@@ -78,7 +78,7 @@ Buffer::Buffer(Buffer&& o) noexcept
 
 Buffer& Buffer::operator=(Buffer&& o) noexcept {
   if (this != &o) {
-    if (budget_) budget_->give(bytes_);
+    give_back();
     data_ = std::move(o.data_);
     bytes_ = std::exchange(o.bytes_, 0);
     budget_ = std::exchange(o.budget_, nullptr);
@@ -86,8 +86,10 @@ Buffer& Buffer::operator=(Buffer&& o) noexcept {
   return *this;
 }
 
-Buffer::~Buffer() {
-  if (budget_) budget_->give(bytes_);
+Buffer::~Buffer() { give_back(); }
+
+void Buffer::give_back() {
+  if (budget_) budget_->give(memory::footprint(space(), bytes_));
 }
 
 Tensor make_tensor(Budget& budget, DType dtype, std::array<std::int64_t, 3> shape,

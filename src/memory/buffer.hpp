@@ -42,6 +42,7 @@ class Buffer {
   Space space() const { return data_.get_deleter().space; }
 
  private:
+  void give_back();
   struct Free {
     Free() : space(Space::host) {}
     explicit Free(Space s) : space(s) {}

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <exception>
+
 #include "base/error.hpp"
 #include "base/units.hpp"
 #include "memory/cuda_check.hpp"
@@ -18,11 +20,14 @@ void check(cudaError_t code, const char* what) {
                   : "");
 }
 
+std::int64_t footprint(Space space, std::int64_t bytes) noexcept {
+  constexpr std::int64_t page = std::int64_t{2} << 20;
+  return space == Space::cuda ? (bytes + page - 1) / page * page : bytes;
+}
+
 void* allocate(Space space, std::int64_t bytes) {
   void* data = nullptr;
-  // Whole pages of the device: an allocation of its own is what another process can open.
-  const std::int64_t page = space == Space::cuda ? std::int64_t{2} << 20 : 1;
-  const auto size = static_cast<std::size_t>((bytes + page - 1) / page * page);
+  const auto size = static_cast<std::size_t>(footprint(space, bytes));
   const bool pinned = space == Space::pinned;
   const cudaError_t code = pinned ? cudaMallocHost(&data, size) : cudaMalloc(&data, size);
   if (code == cudaErrorMemoryAllocation) {
@@ -36,7 +41,9 @@ void* allocate(Space space, std::int64_t bytes) {
 }
 
 void release(Space space, void* data) noexcept {
-  if (!data) return;
+  // Freeing waits for the device, whose streams may wait for a rank that an exception has stopped;
+  // the process ends then, and its memory with it.
+  if (!data || std::uncaught_exceptions() > 0) return;
   if (space == Space::pinned) {
     cudaFreeHost(data);
   } else {

@@ -13,6 +13,9 @@ namespace tessera::memory {
 /// Zero-filled memory in Space::cuda (of the current device) or Space::pinned; nullptr when there
 /// is none left. Error(environment) without a device or in a build without CUDA.
 void* allocate(Space space, std::int64_t bytes);
+/// What `bytes` take up there: whole pages of a device, so that each allocation is one of its own
+/// that another process can open.
+std::int64_t footprint(Space space, std::int64_t bytes) noexcept;
 void release(Space space, void* data) noexcept;
 
 /// Copies bytes between any two spaces, in order on `stream`. With pageable host memory the call

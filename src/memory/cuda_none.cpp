@@ -16,6 +16,7 @@ namespace {
 void* allocate(Space space, std::int64_t) {
   refuse(space == Space::pinned ? "pinned memory" : "device memory");
 }
+std::int64_t footprint(Space, std::int64_t bytes) noexcept { return bytes; }
 void release(Space, void*) noexcept {}
 void copy(void*, const void*, std::int64_t, void*) { refuse("a device copy"); }
 void synchronize(void*) { refuse("a device queue"); }

@@ -121,7 +121,6 @@ Graph::Graph(void* origin, const std::function<void()>& body)
   check(cudaStreamEndCapture(stream_of(origin), &graph), "cudaStreamEndCapture");
   const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, cudaError_t (*)(cudaGraph_t)> owner(
       graph, cudaGraphDestroy);
-  check(cudaGraphGetNodes(graph, nullptr, &num_nodes_), "cudaGraphGetNodes");
   cudaGraphExec_t exec = nullptr;
   check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
   exec_.reset(exec);

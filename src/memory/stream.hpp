@@ -54,11 +54,9 @@ class Graph {
   /// Records what `body` puts on `origin` and on streams that wait for it and are joined again.
   Graph(void* origin, const std::function<void()>& body);
   void launch(void* stream) const;
-  std::size_t num_nodes() const { return num_nodes_; }
 
  private:
   std::unique_ptr<void, void (*)(void*)> exec_;
-  std::size_t num_nodes_ = 0;
 };
 
 /// Writes a word of device or pinned memory (of this process or opened from another one) once all

@@ -152,6 +152,9 @@ class PeerRoute : public Route {
   void add_sum(Unit& unit, const Message& m, Budget& budget) {
     slots_.emplace_back(budget, m.bytes() * comm_.size(), "slots of a sum", Space::cuda);
     auto* slots = static_cast<char*>(slots_.back().data());
+    // Loads the kernel while nothing waits on the device; the slots are 0.
+    sum_slots(slots, comm_.size(), slots, m.count, m.dtype, nullptr);
+    memory::synchronize();
     const std::int64_t tag = -1 - num_sums_++;
     for (int d = 1; d < comm_.size(); ++d) {
       const int to = (comm_.rank() + d) % comm_.size();
@@ -267,16 +270,44 @@ class Peer : public Transport {
   Communicator& comm_;
 };
 
+constexpr const char* other_transports = "choose parallel.transport = \"nccl\" or \"staged\"";
+
+/// Opens four bytes of every other rank, once.
+void try_to_open(const Communicator& comm) {
+  Budget budget;
+  const Buffer mine(budget, 4, "probe of shared memory", Space::cuda);
+  memory::SharedMemory shared;
+  together(comm, [&] { shared = memory::share(mine.data()); });
+  const std::vector<std::byte> all = comm.all_gather_bytes(std::as_bytes(std::span(&shared, 1)));
+  together(comm, [&] {
+    for (int r = 0; r < comm.size(); ++r) {
+      if (r == comm.rank()) continue;
+      memory::SharedMemory other;
+      std::memcpy(&other, all.data() + static_cast<std::size_t>(r) * sizeof other, sizeof other);
+      try {
+        const memory::OpenedMemory opened(other);
+      } catch (const Error& e) {
+        throw Error(
+            Exit::environment,
+            fmt::format("transport peer: memory of rank {} cannot be opened: {}", r, e.message()),
+            other_transports);
+      }
+    }
+  });
+  comm.barrier();  // nobody frees what another one has open
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> make_peer(Communicator& comm) {
   const Placement place = find_placement(comm);
   if (place.num_hosts > 1)
-    throw Error(Exit::environment,
-                fmt::format("transport peer copies between processes of one host, the ranks run on "
-                            "{} hosts",
-                            place.num_hosts),
-                "choose parallel.transport = \"nccl\" or \"staged\"");
+    throw AgreedError(Exit::environment,
+                      fmt::format("transport peer copies between processes of one host, the ranks "
+                                  "run on {} hosts",
+                                  place.num_hosts),
+                      other_transports);
+  try_to_open(comm);
   return std::make_unique<Peer>(comm);
 }
 

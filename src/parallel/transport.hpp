@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How messages between device buffers travel: put on a stream like any other device work, so that
-// the host waits for nothing inside a pass and a whole pass can be one graph. Three ways: NCCL,
+// a whole pass can be one graph and the host synchronises nothing inside it. Three ways: NCCL,
 // peer (copy engines between processes of a host), staged (through host memory and MPI).
 #pragma once
 

@@ -115,6 +115,11 @@ class BadDeck(Case):
         self.refuse("parallel.transport", "peer", "parallel.device", parallel__transport="peer",
                     attention__schemes="ring")
 
+    def test_channels_of_a_transport_that_has_none(self):
+        self.refuse("parallel.nccl_channels", "peer", parallel__device="cuda",
+                    parallel__transport="peer", parallel__nccl_channels=4,
+                    attention__schemes="ring")
+
     def test_ranks_started_with_different_options(self):
         command = [program("tessera-attention"), str(QUICKSTART), "--out", str(self.out)]
         pairs = [(sets(attention__sequence=256), sets(attention__sequence=512)),

@@ -107,7 +107,7 @@ TEST(gpu_delays, ManyPassesKeepTheirBits) {
         if (i % 8 != 0 && i + 1 != repeats && with_delays) continue;
         const std::string got = bytes_of(session);
         if (!with_delays) want = got;
-        ASSERT_TRUE(got == want) << prepared[0]->program().name << ", run " << i;
+        EXPECT_TRUE(got == want) << prepared[0]->program().name << ", run " << i;
       }
     }
   }

@@ -3,6 +3,7 @@
 """What goes wrong for users of GPUs: two ranks on one device, no driver, a transport that cannot
 work, too little memory, a shape without a kernel, a rank that dies, a link that stands still. Each
 ends all ranks with one clear message and its exit code. Needs a GPU; skips itself otherwise."""
+import json
 import os
 import signal
 import sys
@@ -65,6 +66,21 @@ class GpuFaults(Case):
         self.assertEqual(result.code, 6, result)
         self.assertIn("transfers by peer, throttled", result.text)
         self.assertEqual(self.leftovers(), [], result)
+
+    def test_slow_link_ends_and_takes_its_time(self):
+        # Fresh processes: kernels are loaded while nothing waits on the device.
+        result = self.run_gpu("--watchdog", "60", parallel__share_device="true",
+                              parallel__throttle="256K", attention__passes="forward",
+                              verify__enabled="true", run__repeats=1, run__warmup=0)
+        self.assert_ok(result)
+        report = json.loads((self.out / "report.json").read_text())
+        run = report["runs"][0]
+        self.assertGreaterEqual(run["seconds"]["median"], max(run["bytes_sent"]) / 2**18)
+
+    def test_staged_transport_in_a_fresh_process(self):
+        result = self.run_gpu("--watchdog", "60", parallel__share_device="true",
+                              parallel__transport="staged", verify__enabled="true")
+        self.assert_ok(result)
 
     def test_rank_that_dies_takes_the_job_down(self):
         command = [program("tessera-attention"), GPU, "--out", self.out,

@@ -105,6 +105,39 @@ TEST(gpu_limits, parts_of_a_tile_leave_the_rest_as_it_was) {
   }
 }
 
+/// Outputs that are said to be empty (Attributes::fresh) may hold anything.
+TEST(gpu_limits, outputs_said_to_be_empty_are_written_and_not_read) {
+  std::mt19937_64 rng(27);
+  const std::vector<std::vector<ops::Band>> masks{
+      {{0, 300, 0, 300, -open, 0}},
+      {{0, 300, 0, 150}},
+      {{150, 300, 0, 300}},
+      {{0, 120, 0, 120, -open, 0}, {120, 300, 120, 300, -open, 0}}};
+  const int wanted[] = {5, 3, 2, 5};  // o and lse, dq; dk and dv
+  for (const char* backend : {"cuda", "cudnn"}) {
+    Runner cleared(backend), told(backend);
+    if (!offers(cleared, backend)) continue;
+    told.use_fresh();
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+      SCOPED_TRACE(::testing::Message() << backend << ", mask " << i);
+      Problem p(DType::bf16, {300, 300, 4, 2, 128, 128}, masks[i]);
+      p.randomise(rng);
+      Problem q = p;
+      const int before = told.num_fresh();
+      cleared.both(p);
+      told.both(q);
+      if (std::string_view(backend) == "cuda") {
+        EXPECT_EQ(told.num_fresh() - before, wanted[i]);
+      }
+      for (const auto array :
+           {&Problem::o, &Problem::lse, &Problem::dq, &Problem::dk, &Problem::dv}) {
+        EXPECT_LE(distance(q.*array, p.*array), 1e-2 * std::max(1.0, largest(p.*array)));
+      }
+    }
+    EXPECT_GT(told.num_fresh(), 0) << backend;
+  }
+}
+
 TEST(gpu_limits, empty_rows_and_tiles_leave_the_state_as_it_was) {
   Runner ours("cuda");
   std::mt19937_64 rng(22);

@@ -127,7 +127,7 @@ TEST(gpu_schemes, SameBits_20Runs_AllTransports) {
           for (PreparedPass* pass : passes) session.run(*pass);
           const std::string bytes = result_bytes(session, {"o", "lse", "dq", "dk", "dv"});
           if (first.empty()) first = bytes;
-          ASSERT_TRUE(bytes == first)
+          EXPECT_TRUE(bytes == first)
               << passes[0]->program().name << " by " << name << ", run " << i;
           ++runs;
         }
@@ -178,9 +178,9 @@ TEST(gpu_schemes, PlanAndBudgetAgreeOnMemory) {
          prepared.program().plans[static_cast<std::size_t>(rig().comm.rank())].buffers)
       plan += b.bytes();
     const std::int64_t taken = rig().budget.in_use() - before;
-    // Above the plan: words of transfers, tables of masks and what cuDNN works in.
+    // Above the plan: whole pages, words of transfers, tables of masks and what cuDNN works in.
     EXPECT_GE(taken, plan) << prepared.program().name;
-    EXPECT_LE(static_cast<double>(taken), 1.1 * static_cast<double>(plan) + 64e6)
+    EXPECT_LE(static_cast<double>(taken), 1.1 * static_cast<double>(plan) + 128e6)
         << prepared.program().name;
   }
 }
