@@ -3,6 +3,8 @@
 // cores or on GPUs, prints them and writes a machine file that the simulator reads.
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "base/log.hpp"
 #include "base/version.hpp"
 #include "drivers/comm/compute.hpp"
@@ -11,6 +13,7 @@
 #include "drivers/common/command_line.hpp"
 #include "drivers/common/machine_file.hpp"
 #include "drivers/common/main.hpp"
+#include "io/file_system.hpp"
 #include "kernels/kokkos/register.hpp"
 #include "kernels/reference/register.hpp"
 #include "parallel/watchdog.hpp"
@@ -115,6 +118,11 @@ int body(Communicator& world, int argc, char** argv) {
   const double begin = drivers::now_s();
   const Placement here = parallel::find_placement(world);
   log::setup(world.rank(), here.host);
+  parallel::together(world, [&] {  // before the work, not after it
+    if (world.rank() != 0 || options.out.empty()) return;
+    const auto folder = std::filesystem::path(options.out).parent_path();
+    io::check_writable_folder(folder.empty() ? "." : folder.string());
+  });
   parallel::Watchdog watchdog(options.watchdog_s,
                               fmt::format("[rank {} {}]", world.rank(), here.host));
   const StepBegins step = [&](const char* what) {
@@ -129,7 +137,7 @@ int body(Communicator& world, int argc, char** argv) {
   if (world.rank() == 0) drivers::print_machine(machine);
   parallel::together(world, [&] {
     if (world.rank() == 0 && !options.out.empty())
-      drivers::write_whole_file(options.out, drivers::machine_text(machine, measured.notes));
+      io::write_text_atomic(options.out, drivers::machine_text(machine, measured.notes));
   });
   if (world.rank() == 0) {
     fmt::print(

@@ -2,13 +2,6 @@
 #include "drivers/common/machine_file.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 
 namespace tessera::drivers {
 
@@ -119,10 +112,6 @@ plan::Machine machine_of(const config::Config& c) {
   return m;
 }
 
-Error io_error(const std::string& what, const std::string& path, const std::string& hint) {
-  return Error(Exit::io, fmt::format("{} '{}': {}", what, path, std::strerror(errno)), hint);
-}
-
 }  // namespace
 
 config::Table machine_table() {
@@ -171,32 +160,6 @@ std::string machine_text(const plan::Machine& m, const std::vector<std::string>&
                         r.op, name_of(r.dtype), number(r.overhead_s), number(r.flops_s));
   }
   return text;
-}
-
-void write_whole_file(const std::string& path, const std::string& text) {
-  const auto folder = std::filesystem::path(path).parent_path();
-  std::error_code failed;
-  if (!folder.empty()) std::filesystem::create_directories(folder, failed);
-  if (failed) {
-    throw Error(Exit::io,
-                fmt::format("cannot make folder '{}': {}", folder.string(), failed.message()),
-                "choose another folder");
-  }
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  errno = 0;
-  std::ofstream out(temporary);
-  out << text;
-  out.close();
-  if (!out) {
-    const Error error = io_error("cannot write", path, "is the disk full or the folder read-only?");
-    std::remove(temporary.c_str());
-    throw error;
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const Error error = io_error("cannot replace", path, "is it a folder?");
-    std::remove(temporary.c_str());
-    throw error;
-  }
 }
 
 }  // namespace tessera::drivers

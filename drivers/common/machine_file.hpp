@@ -27,7 +27,4 @@ plan::Machine read_machine(const parallel::Communicator& comm, const std::string
 /// at the top, one comment line each: how, where and when it was measured.
 std::string machine_text(const plan::Machine& machine, const std::vector<std::string>& notes);
 
-/// Writes a whole file or nothing: temporary file beside it, then rename. Error(io).
-void write_whole_file(const std::string& path, const std::string& text);
-
 }  // namespace tessera::drivers

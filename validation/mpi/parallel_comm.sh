@@ -41,4 +41,4 @@ expect() { # expect CODE TEXT ARGUMENTS...
 expect 2 "did you mean '--quick'" --quik
 expect 2 "head-dim" --head-dim 4
 touch "$folder/file"
-expect 4 "cannot make folder" --quick --head-dim 64 --out "$folder/file/m.toml"
+expect 4 "cannot create the folder" --quick --head-dim 64 --out "$folder/file/m.toml"

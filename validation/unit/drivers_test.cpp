@@ -141,33 +141,6 @@ TEST(drivers, machine_file_missing_is_an_io_error) {
   }
 }
 
-TEST_F(Folder, whole_file_makes_its_folder_and_leaves_nothing_else) {
-  write_whole_file((path_ / "a/b/m.toml").string(), "one");
-  write_whole_file((path_ / "a/b/m.toml").string(), "two");
-  EXPECT_EQ(read("a/b/m.toml"), "two");
-  EXPECT_EQ(std::distance(fs::directory_iterator(path_ / "a/b"), fs::directory_iterator()), 1);
-}
-
-TEST_F(Folder, whole_file_failing_keeps_the_old_one) {
-  fs::create_directories(path_ / "taken/inside");  // a folder that is not empty has the name
-  EXPECT_THROW(write_whole_file((path_ / "taken").string(), "text"), Error);
-  EXPECT_TRUE(fs::is_directory(path_ / "taken/inside"));
-  EXPECT_EQ(std::distance(fs::directory_iterator(path_), fs::directory_iterator()), 1);
-  // A full disk: every write to this device fails.
-  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
-  std::ofstream(path_ / "old.toml") << "old";
-  const std::string temporary = (path_ / "old.toml").string() + "." + std::to_string(getpid());
-  fs::create_symlink("/dev/full", temporary + ".tmp");
-  try {
-    write_whole_file((path_ / "old.toml").string(), "new");
-    FAIL() << "a full disk went unnoticed";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), Exit::io);
-    EXPECT_NE(e.message().find("No space left"), std::string::npos) << e.message();
-  }
-  EXPECT_EQ(read("old.toml"), "old");
-}
-
 /// Parses `args` with one option and one flag; the result as text.
 std::string parsed(std::vector<std::string> args) {
   args.insert(args.begin(), "program");
