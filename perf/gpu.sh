@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds, tests and measures on a machine with any number of GPUs; leaves its report in $OUT
 # (default: out/gpu) and everything behind it in out/gpu-run, where later calls find it.
-# Usage: gpu.sh [--stages LIST] [--test] [--quick] [--budget SECONDS] [--build DIR]
+# Usage: gpu.sh [--stages LIST] [--test] [--tests REGEX] [--quick] [--budget SECONDS] [--build DIR]
 #   --stages  some of build,test,tile,comm,ours,peers,pass,throttle,report (default: all), run in
 #             this order; a stage that fails makes the exit code 1, later ones run all the same
 #   --test    the same as --stages build,test
+#   --tests   of stage test: only those whose name matches, where a call has little time
 #   --quick   short lengths and few repeats, kept apart in out/gpu-run-quick
 #   --budget  of stage ours, and of stage peers (default 240): what does not fit is named; another
 #             call goes on with it, since reports of ours newer than the program are kept
@@ -15,19 +16,20 @@
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 all_stages="build test tile comm ours peers pass throttle report"
-stages=$all_stages build=$root/build-gpu budget=240 run=$root/out/gpu-run quick=()
+stages=$all_stages build=$root/build-gpu budget=240 run=$root/out/gpu-run quick=() tests=.
 command="perf/gpu.sh $*"
 
 refuse() { echo "error: $1" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case $1 in
-    --stages | --budget | --build) [ $# -ge 2 ] || refuse "$1 needs a value; try --help" ;;&
+    --stages | --budget | --build | --tests) [ $# -ge 2 ] || refuse "$1 needs a value; try --help" ;;&
     --stages) stages=${2//,/ }; shift 2 ;;
     --budget) budget=$2; shift 2 ;;
+    --tests) tests=$2; shift 2 ;;
     --build) build=$2; shift 2 ;;
     --test) stages="build test"; shift ;;
     --quick) quick=(--quick) run=$root/out/gpu-run-quick; shift ;;
-    -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) refuse "unknown option '$1'; try --help" ;;
   esac
 done
@@ -78,7 +80,7 @@ stage_build() {
 
 stage_test() {
   local failed=0
-  limit 1800 ctest --test-dir "$build" -L gpu -V --no-tests=error >"$run/logs/tests.log" 2>&1 ||
+  limit 1800 ctest --test-dir "$build" -L gpu -R "$tests" -V --no-tests=error >"$run/logs/tests.log" 2>&1 ||
     failed=1
   grep -E "error ratio|error of|FAILED|Failure|Skipped|tests passed|tests failed|%" \
     "$run/logs/tests.log" | grep -v "^[0-9]*: .*RUN" | tail -n 100 >"$run/tests.txt"
