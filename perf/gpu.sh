@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
     --build) build=$2; shift 2 ;;
     --test) stages="build test"; shift ;;
     --quick) quick=(--quick) run=$root/out/gpu-run-quick; shift ;;
-    -h | --help) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) refuse "unknown option '$1'; try --help" ;;
   esac
 done
