@@ -22,7 +22,8 @@ command="perf/gpu.sh $*"
 refuse() { echo "error: $1" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case $1 in
-    --stages | --budget | --build | --tests) [ $# -ge 2 ] || refuse "$1 needs a value; try --help" ;;&
+    --stages | --budget | --build | --tests)
+      [ $# -ge 2 ] || refuse "$1 needs a value; try --help" ;;&
     --stages) stages=${2//,/ }; shift 2 ;;
     --budget) budget=$2; shift 2 ;;
     --tests) tests=$2; shift 2 ;;
@@ -80,8 +81,8 @@ stage_build() {
 
 stage_test() {
   local failed=0
-  limit 1800 ctest --test-dir "$build" -L gpu -R "$tests" -V --no-tests=error >"$run/logs/tests.log" 2>&1 ||
-    failed=1
+  limit 1800 ctest --test-dir "$build" -L gpu -R "$tests" -V --no-tests=error \
+    >"$run/logs/tests.log" 2>&1 || failed=1
   grep -E "error ratio|error of|FAILED|Failure|Skipped|tests passed|tests failed|%" \
     "$run/logs/tests.log" | grep -v "^[0-9]*: .*RUN" | tail -n 100 >"$run/tests.txt"
   tail -n 40 "$run/tests.txt"

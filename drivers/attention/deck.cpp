@@ -148,6 +148,12 @@ std::vector<config::Key> scheme_keys() {
        .type = Type::boolean,
        .fallback = false,
        .meaning = "run scheme mesh with every pair a x b = ranks"},
+      {.name = "attention.ulysses.slices",
+       .type = Type::integer,
+       .fallback = std::int64_t{0},
+       .minimum = 0,
+       .meaning = "slices of a rank's heads, the exchange of one beside the tile of another; 0 = "
+                  "chosen, 1 = all heads at once"},
       {.name = "attention.unified.ulysses",
        .type = Type::integer,
        .fallback = std::int64_t{0},
@@ -423,6 +429,8 @@ std::vector<Scheme> make_schemes(const config::Config& c, const Problem& p, int 
                s.a * s.b * c.integer("attention.unified.ulysses") == n) {
       s.a = s.b = 0;
     }
+    if (s.kind == SchemeKind::ulysses)
+      s.slices = static_cast<int>(c.integer("attention.ulysses.slices"));
     if (s.kind == SchemeKind::double_ring) {
       const auto w = static_cast<int>(c.integer("attention.double_ring.inner"));
       s.inner = w ? w : middle_divisor(n);

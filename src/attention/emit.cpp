@@ -15,13 +15,22 @@ Emit::Emit(const Context& context, int rank_, plan::Plan& plan)
       outer(c.split.outer_of(rank)),
       inner(c.split.inner_of(rank)),
       backward(c.pass == Pass::backward),
-      heads(heads_of(c.problem, c.split, inner)),
+      heads(slice_of(heads_of(c.problem, c.split, inner), c.split, 0)),
       storage(c.problem.dtype),
       accumulate(accumulate_type(storage)),
       b(plan),
       plan_(plan) {
   compute_queue = b.queue(plan::QueueKind::compute, "compute");
   comm_queue = b.queue(plan::QueueKind::comm, "comm");
+}
+
+void Emit::take_slice(int number) {
+  slice = number;
+  heads = slice_of(heads_of(c.problem, c.split, inner), c.split, slice);
+}
+
+std::string Emit::of_slice(const char* name) const {
+  return c.split.slices == 1 ? std::string(name) : fmt::format("{}.{}", name, slice);
 }
 
 int Emit::tensor(const std::string& name, Role role, DType type, std::int64_t rows,
@@ -111,7 +120,8 @@ void Emit::tile(int q_chunk, int k_chunk, std::int64_t area, const Bundle& queri
                         c.problem.flops(c.pass, area, heads.query.size()),
                         static_cast<double>(bytes(list))};
   b.compute(compute_queue, backward ? label::backward_tile : label::forward_tile,
-            plan::tile(q_chunk * c.split.u + inner, k_chunk), work, std::move(list));
+            plan::tile((q_chunk * c.split.u + inner) * c.split.slices + slice, k_chunk), work,
+            std::move(list));
 }
 
 void Emit::join_out(const Bundle& from, const Bundle& to, int chunk) {

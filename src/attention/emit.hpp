@@ -27,10 +27,16 @@ class Emit {
   const Context& c;
   const int rank, outer, inner;
   const bool backward;
-  const Heads heads;  ///< computed by this rank
+  int slice = 0;  ///< of this rank's heads, the one that is emitted
+  Heads heads;    ///< of the slice
   const DType storage, accumulate;
   plan::Builder b;
   int compute_queue, comm_queue;
+
+  /// Goes on with another slice of the heads.
+  void take_slice(int number);
+  /// "name" with the number of the slice where there are several.
+  std::string of_slice(const char* name) const;
 
   // Shapes of bundles for `rows` rows of a chunk; names get the suffix.
   Bundle new_queries(const std::string& suffix, std::int64_t rows);

@@ -44,12 +44,27 @@ double Problem::flops(Pass pass, std::int64_t area, std::int64_t heads) const {
   return 2.0 * static_cast<double>(area) * static_cast<double>(heads) * gemms;
 }
 
+SchemeKind body_of(const Scheme& s) {
+  if (s.kind == SchemeKind::unified) return s.outer;
+  return s.kind == SchemeKind::ulysses ? SchemeKind::ring : s.kind;
+}
+
+bool is_mesh(const Scheme& s) {
+  return body_of(s) == SchemeKind::mesh || body_of(s) == SchemeKind::ring;
+}
+
+Scheme normal(Scheme s, int r) {
+  if (body_of(s) == SchemeKind::ring) s.a = 1, s.b = r;
+  return s;
+}
+
 std::string Scheme::text() const {
   std::string s(name_of(kind));
   const bool mesh_inside = kind == SchemeKind::unified && outer == SchemeKind::mesh;
   if (kind == SchemeKind::unified) s += fmt::format(" u{} {}", ulysses, name_of(outer));
   if (kind == SchemeKind::mesh || mesh_inside) s += fmt::format(" {}x{}", a, b);
   if (kind == SchemeKind::double_ring) s += fmt::format(" w{}", inner);
+  if (slices > 1) s += fmt::format(" s{}", slices);
   return s;
 }
 
@@ -82,6 +97,14 @@ void validate_heads(const Problem& p, const Scheme& s, int n) {
         fmt::format("scheme '{}': {} = {} and attention.kv_heads = {}: neither divides the other",
                     name_of(s.kind), key, u, p.kv_heads),
         "KV heads are split over ranks or replicated whole; make one a multiple of the other");
+  const std::int64_t own = p.kv_heads / u;  // 0: replicated, which cannot be sliced
+  if (s.slices > 1 && (s.kind != SchemeKind::ulysses || own == 0 || own % s.slices != 0))
+    throw Error(Exit::usage,
+                fmt::format("attention.ulysses.slices = {} does not divide the {} KV heads of a "
+                            "rank ({} of {} ranks)",
+                            s.slices, std::max<std::int64_t>(own, 1), p.kv_heads, n),
+                own > 1 ? fmt::format("one of {}, or 0 to have it chosen", divisors(own))
+                        : "leave it at 0 or 1");
 }
 
 void validate_grid(const Scheme& s, int n) {
@@ -130,6 +153,7 @@ Split make_split(const Problem& p, const Scheme& s, int n) {
   out.n = n;
   out.u = ulysses_degree(s, n);
   out.r = n / out.u;
+  out.slices = out.u > 1 ? std::max(1, s.slices) : 1;
   // A multiple for n ranks also cuts r chunks, each into u shards of equal length.
   const std::int64_t multiple = padding_multiple(p.layout, n);
   out.q_padded = padded(p.sequence, multiple);
@@ -174,6 +198,14 @@ Heads heads_of(const Problem& p, const Split& s, int inner) {
   }
   const std::int64_t head = inner * p.kv_heads / s.u;  // u / kv_heads ranks share one KV head
   return {{inner * hq, (inner + 1) * hq}, {head, head + 1}};
+}
+
+Heads slice_of(const Heads& heads, const Split& s, int slice) {
+  const auto part = [&](Range r) {
+    const std::int64_t each = r.size() / s.slices;
+    return Range{r.begin + slice * each, r.begin + (slice + 1) * each};
+  };
+  return s.slices == 1 ? heads : Heads{part(heads.query), part(heads.kv)};
 }
 
 }  // namespace tessera::attention

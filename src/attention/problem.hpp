@@ -46,15 +46,26 @@ struct Scheme {
   int inner = 0;     ///< double_ring: inner ring size
   int ulysses = 0;   ///< unified: ranks of a head group
   SchemeKind outer = SchemeKind::mesh;  ///< unified: ring or mesh
+  /// ulysses: a rank's heads go through exchange, tile and exchange back in so many slices, the
+  /// exchanges of one beside the tile of another; 0 = choose by the machine model.
+  int slices = 1;
 
   std::string text() const;  ///< "mesh 4x2", "unified u2 ring"
 };
+
+/// The scheme that runs between head groups; all of them where there are none.
+SchemeKind body_of(const Scheme& s);
+/// A scheme that runs the mesh body; rings are meshes with one row.
+bool is_mesh(const Scheme& s);
+/// A scheme whose body is a ring as the mesh 1 x r that it is.
+Scheme normal(Scheme s, int r);
 
 /// Ranks as r outer chunks times u ranks of a head group: rank = outer * u + inner.
 struct Split {
   int n = 1;                                ///< ranks
   int u = 1;                                ///< Ulysses degree
   int r = 1;                                ///< chunks of the sequence
+  int slices = 1;                           ///< of a rank's heads: Scheme::slices
   std::int64_t q_padded = 0, k_padded = 0;  ///< per batch item
   std::vector<std::int32_t> owner;          ///< balanced layout: chunk of every piece
   int outer_of(int rank) const { return rank / u; }
@@ -78,5 +89,7 @@ struct Heads {
   Range query, kv;
 };
 Heads heads_of(const Problem& p, const Split& s, int inner);
+/// One slice of heads.
+Heads slice_of(const Heads& heads, const Split& s, int slice);
 
 }  // namespace tessera::attention

@@ -22,7 +22,8 @@ inline constexpr const char *q = "q", *k = "k", *v = "v", *o = "o", *lse = "lse"
 Costs costs_of(const Problem& p, const Split& s, int a, Pass pass, const plan::Machine& machine);
 
 /// Fills in a and b where they are 0: the divisor pair with the least makespan of the greedy order
-/// on this machine, ties broken by memory (attention brief 2.6). Other schemes come back unchanged.
+/// on this machine, ties broken by memory (attention brief 2.6); and the slices of Ulysses, the
+/// same for both passes. Other schemes come back unchanged.
 Scheme choose(const Problem& p, Scheme scheme, int n, Pass pass, const plan::Machine& machine);
 
 /// The plans of all n ranks. `scheme` must be complete (choose) and valid (validate). The order of

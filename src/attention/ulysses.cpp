@@ -13,8 +13,9 @@ const plan::Buffer& info(const Emit& e, int id) {
   return e.plan().buffers[static_cast<std::size_t>(id)];
 }
 
-Range heads_at(const Emit& e, const Exchanged& x, int inner) {
-  const Heads h = heads_of(e.c.problem, e.c.split, inner);
+/// Heads of the shard that belong to a slice of a peer.
+Range heads_at(const Emit& e, const Exchanged& x, int inner, int slice) {
+  const Heads h = slice_of(heads_of(e.c.problem, e.c.split, inner), e.c.split, slice);
   return x.query_heads ? h.query : h.kv;
 }
 
@@ -28,8 +29,8 @@ Range rows_at(const Emit& e, const Exchanged& x, int inner) {
 int staging(Emit& e, const Exchanged& x, const char* suffix) {
   const plan::Buffer like = info(e, x.shard);
   const plan::Buffer chunk = info(e, x.chunk);
-  return e.tensor(like.name + suffix, plan::Role::scratch, chunk.dtype, like.shape[0] * e.c.split.u,
-                  chunk.shape[1], like.shape[2]);
+  return e.tensor(e.of_slice((like.name + suffix).c_str()), plan::Role::scratch, chunk.dtype,
+                  like.shape[0] * e.c.split.u, chunk.shape[1], like.shape[2]);
 }
 
 }  // namespace
@@ -40,8 +41,8 @@ void emit_enter(Emit& e, const std::vector<Exchanged>& tensors, int axis, int ke
   for (const Exchanged& x : tensors) {
     packed.push_back(staging(e, x, ".pack"));
     for (int peer = 0; peer < u; ++peer) {
-      const plan::Use piece =
-          e.b.part(x.shard, Access::read, {0, info(e, x.shard).shape[0]}, heads_at(e, x, peer));
+      const plan::Use piece = e.b.part(x.shard, Access::read, {0, info(e, x.shard).shape[0]},
+                                       heads_at(e, x, peer, e.slice));
       const int to = peer == e.inner ? x.chunk : packed.back();
       e.copy(label::pack, piece, e.b.rows(to, Access::write, rows_at(e, x, peer)));
     }
@@ -60,9 +61,10 @@ void emit_enter(Emit& e, const std::vector<Exchanged>& tensors, int axis, int ke
   }
 }
 
-void emit_exit(Emit& e, const std::vector<Exchanged>& tensors, int axis, int key) {
+Outbound emit_exit(Emit& e, const std::vector<Exchanged>& tensors, int axis, int key) {
   const int u = e.c.split.u;
-  std::vector<int> received;
+  Outbound exit{tensors, {}, e.slice};
+  std::vector<int>& received = exit.received;
   for (const Exchanged& x : tensors) received.push_back(staging(e, x, ".back"));
   for (int d = 1; d < u; ++d) {
     const int to = (e.inner + d) % u, from = (e.inner + u - d) % u, group = e.b.new_group();
@@ -76,15 +78,21 @@ void emit_exit(Emit& e, const std::vector<Exchanged>& tensors, int axis, int key
     e.b.recv(e.comm_queue, group, label::exchange, {}, axis, e.c.split.rank_of(e.outer, from),
              key + d, in);
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const Exchanged& x = tensors[i];
+  return exit;
+}
+
+void emit_unpack(Emit& e, const Outbound& exit) {
+  const int u = e.c.split.u;
+  for (std::size_t i = 0; i < exit.tensors.size(); ++i) {
+    const Exchanged& x = exit.tensors[i];
     const bool replicated = !x.query_heads && e.c.problem.kv_heads % u != 0;
     for (int d = 0; d < u; ++d) {
       const int from = (e.inner + u - d) % u;
       const plan::Use piece =
-          e.b.rows(d == 0 ? x.chunk : received[i], Access::read, rows_at(e, x, from));
-      const plan::Use place = e.b.part(x.shard, replicated ? Access::update : Access::write,
-                                       {0, info(e, x.shard).shape[0]}, heads_at(e, x, from));
+          e.b.rows(d == 0 ? x.chunk : exit.received[i], Access::read, rows_at(e, x, from));
+      const plan::Use place =
+          e.b.part(x.shard, replicated ? Access::update : Access::write,
+                   {0, info(e, x.shard).shape[0]}, heads_at(e, x, from, exit.slice));
       if (replicated)
         e.add(label::unpack, {}, piece, place);
       else

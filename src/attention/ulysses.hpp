@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two exchanges of DeepSpeed-Ulysses (attention brief 3.3): token shards with all heads on one
-// side, whole chunks with a part of the heads on the other. Every exchange runs in rounds of one
-// send and one receive (OB-101); pieces are packed per peer, received pieces land in place.
+// side, whole chunks with a part of the heads on the other. Heads can go through in slices, the
+// exchanges of one beside the tile of another. Every exchange runs in rounds of one send and one
+// receive (OB-101); pieces are packed per peer, received pieces land in place.
 #pragma once
 
 #include <string>
@@ -19,9 +20,18 @@ struct Exchanged {
   bool query_heads = true;  ///< else KV heads, replicated when there are fewer than ranks
 };
 
-/// Shard -> chunk for all tensors at once, one message per peer.
+/// Shard -> chunk for all tensors at once, one message per peer; the heads of the emitted slice.
 void emit_enter(Emit& e, const std::vector<Exchanged>& tensors, int axis, int key);
-/// Chunk -> shard. Replicated KV heads are summed into the shard, which must be cleared before.
-void emit_exit(Emit& e, const std::vector<Exchanged>& tensors, int axis, int key);
+
+/// Chunk -> shard in two parts, so that other work can stand between them: the messages, and
+/// putting what came in into its place. Replicated KV heads are summed into the shard, which must
+/// be cleared before.
+struct Outbound {
+  std::vector<Exchanged> tensors;
+  std::vector<int> received;
+  int slice = 0;
+};
+Outbound emit_exit(Emit& e, const std::vector<Exchanged>& tensors, int axis, int key);
+void emit_unpack(Emit& e, const Outbound& exit);
 
 }  // namespace tessera::attention

@@ -30,6 +30,10 @@ inline Problem problem(MaskShape s, Mask mask, int hq, int hk, int d, int dv, DT
 /// All schemes with all divisor pairs that fit the problem on n ranks.
 inline std::vector<Scheme> schemes_for(const Problem& p, int n) {
   std::vector<Scheme> all{{SchemeKind::ring}, {SchemeKind::all_gather}, {SchemeKind::ulysses}};
+  for (int slices : {2, 3}) {
+    all.push_back({SchemeKind::ulysses});
+    all.back().slices = slices;
+  }
   for (int d = 1; d <= n; ++d) {
     if (n % d != 0) continue;
     all.push_back({SchemeKind::mesh, d, n / d});

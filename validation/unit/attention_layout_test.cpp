@@ -171,6 +171,9 @@ TEST(AttentionLayout, BadShapes_are_refused_by_key) {
   expect_refusal(p, {SchemeKind::mesh, 3, 2}, 4, "attention.mesh.a = 3");
   expect_refusal(p, {SchemeKind::double_ring, 0, 0, 3}, 4, "attention.double_ring.inner = 3");
   expect_refusal(p, {SchemeKind::unified, 0, 0, 0, 3}, 4, "attention.unified.ulysses = 3");
+  Scheme sliced{SchemeKind::ulysses};
+  sliced.slices = 3;
+  expect_refusal(p, sliced, 4, "attention.ulysses.slices = 3");
   p.kv_heads = 3;
   expect_refusal(p, {SchemeKind::ring}, 4, "attention.kv_heads = 3");
   p.kv_heads = 8;

@@ -171,6 +171,37 @@ TEST(AttentionScheme, Ulysses_and_GQA_closed_forms) {
   }
 }
 
+/// Slices hide exchanges behind tiles: of a long exchange all but its first and last part.
+TEST(AttentionScheme, Ulysses_in_slices_hides_its_exchanges) {
+  const MaskShape s{1, 4096, 4096};
+  const Problem p = problem(s, full_mask(s), 16, 16, 64, 64, DType::bf16, Layout::contiguous);
+  plan::Machine m = test_machine();
+  m.ranks_per_node = 4;
+  m.memory_b_s = 1e15;
+  for (plan::Rate& r : m.rates) r.overhead_s = 0, r.flops_s = 1e14;
+  // Exchanges take as long as the tile of all heads.
+  const double tile = p.flops(Pass::forward, p.mask.area(), 4) / 1e14;
+  m.intra = {1e-9, 4 * 3.0 / 4 * 1024 * 4 * 4 * 64 * 2 / tile};
+  const auto time = [&](int slices, Pass pass) {
+    Scheme scheme{SchemeKind::ulysses};
+    scheme.slices = slices;
+    return plan::simulate(make_program(p, scheme, 4, pass, m), m).makespan_s;
+  };
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const double one = time(1, pass), two = time(2, pass), four = time(4, pass);
+    EXPECT_LT(two, (pass == Pass::forward ? 0.85 : 0.9) * one) << name_of(pass);
+    EXPECT_LT(four, two) << name_of(pass);
+    EXPECT_GT(four, 0.5 * one) << name_of(pass);
+  }
+  Scheme open{SchemeKind::ulysses};
+  open.slices = 0;
+  EXPECT_EQ(choose(p, open, 4, Pass::forward, m).slices, 4);
+  EXPECT_EQ(choose(p, open, 4, Pass::backward, m).slices, 4) << "forward leaves them for backward";
+  m.step_overhead_s = tile;
+  EXPECT_EQ(choose(p, open, 4, Pass::forward, m).slices, 1) << "where every step costs a tile";
+  EXPECT_EQ(choose(p, open, 1, Pass::forward, m).slices, 1);
+}
+
 TEST(AttentionScheme, CausalZigzag_gather_sends_three_quarters_of_the_ring) {
   const int n = 8;
   const MaskShape s{1, 1024, 1024};
