@@ -92,8 +92,10 @@ class Report(unittest.TestCase):
                          r" +25% / 25%")
         self.assertRegex(self.line(text, "mesh 1x2  "), r"550\.0\* +344\.8 ")
         self.assertRegex(self.line(text, "torch ulysses  "), r"440\.0\* +400\.0\*.*cudnn")
-        self.line(text, "-> forward: mesh 1x2 550 TFLOP/s, 1.250 of torch ulysses, 0.880 of single GPU")
-        self.line(text, "-> forward and backward: ring 424 TFLOP/s, 1.061 of torch ulysses, 0.707 of single GPU")
+        self.line(text, "-> forward: mesh 1x2 550 TFLOP/s, 1.250 of torch ulysses, "
+                        "0.880 of single GPU")
+        self.line(text, "-> forward and backward: ring 424 TFLOP/s, 1.061 of torch ulysses, "
+                        "0.707 of single GPU")
         self.assertRegex(self.line(text, "torch all gather"), r" -  +-  .*out of memory")
         self.line(text, "65536 bytes", "6.5 GB/s")
         self.assertNotIn("999", text)
