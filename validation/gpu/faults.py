@@ -77,6 +77,14 @@ class GpuFaults(Case):
         run = report["runs"][0]
         self.assertGreaterEqual(run["seconds"]["median"], max(run["bytes_sent"]) / 2**18)
 
+    def test_autotune_lists_what_runs(self):
+        result = self.run_gpu("--set", "ops.autotune=true", ranks=1, attention__sequence=2048,
+                              attention__query_heads=8, attention__kv_heads=8, run__repeats=2)
+        self.assert_ok(result)
+        for run in json.loads((self.out / "report.json").read_text())["runs"]:
+            tile = run["backends"][f"attention.{run['pass']}"]
+            self.assertIn(next(iter(tile)), ("cuda", "cudnn"))
+
     def test_staged_transport_in_a_fresh_process(self):
         result = self.run_gpu("--watchdog", "60", parallel__share_device="true",
                               parallel__transport="staged", verify__enabled="true")
