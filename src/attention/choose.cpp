@@ -75,7 +75,8 @@ Costs costs_of(const Problem& p, const Split& s, int a, Pass pass, const plan::M
 namespace {
 
 /// Time of Ulysses in slices: the exchange of the next slice goes before that back of this one.
-double sliced_time(double in, double tile, double out, int slices) {
+/// What runs beside a transfer is slowed down as the machine says (Machine::overlap).
+double sliced_time(double in, double tile, double out, int slices, double overlap) {
   double comm = in, compute = 0, arrived = in;
   for (int g = 0; g < slices; ++g) {
     const double here = arrived;
@@ -83,7 +84,8 @@ double sliced_time(double in, double tile, double out, int slices) {
     compute = std::max(compute, here) + tile;
     comm = std::max(comm, compute) + out;
   }
-  return comm;
+  const double hidden = slices * (in + tile + out) - comm;
+  return comm + (1 - overlap) * hidden;
 }
 
 /// The same for both passes, since forward leaves its slices for backward: that of forward.
@@ -114,7 +116,7 @@ int choose_slices(const Problem& p, const Split& s, const plan::Machine& m) {
     const double tile = overhead + 4 * s.u * m.step_overhead_s +
                         (rate > 0 ? p.flops(Pass::forward, 1, 1) * area * hq / rate : 0);
     const double time = sliced_time(exchange(rows * hq * dims + keys * hk * (dims + values)), tile,
-                                    exchange(rows * hq * values), g);
+                                    exchange(rows * hq * values), g, m.overlap);
     if (least == 0 || time < least * (1 - 1e-3)) best = g, least = time;
   }
   return best;

@@ -197,6 +197,10 @@ TEST(AttentionScheme, Ulysses_in_slices_hides_its_exchanges) {
   open.slices = 0;
   EXPECT_EQ(choose(p, open, 4, Pass::forward, m).slices, 4);
   EXPECT_EQ(choose(p, open, 4, Pass::backward, m).slices, 4) << "forward leaves them for backward";
+  m.overlap = 0;
+  EXPECT_EQ(choose(p, open, 4, Pass::forward, m).slices, 1)
+      << "where nothing runs beside a transfer";
+  m.overlap = 1;
   m.step_overhead_s = tile;
   EXPECT_EQ(choose(p, open, 4, Pass::forward, m).slices, 1) << "where every step costs a tile";
   EXPECT_EQ(choose(p, open, 1, Pass::forward, m).slices, 1);
