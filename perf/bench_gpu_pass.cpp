@@ -15,6 +15,7 @@
 #include "attention/scheme.hpp"
 #include "drivers/common/machine_file.hpp"
 #include "exec/executor.hpp"
+#include "io/file_system.hpp"
 #include "kernels/cuda/cudnn.hpp"
 #include "kernels/cuda/register.hpp"
 #include "memory/cuda.hpp"
@@ -271,7 +272,7 @@ int run(const std::string& out, const std::string& machine_file, bool quick) {
         kept += report(results, p, s, pass, time_pass(bench, p, s, pass), single);
     }
   }
-  drivers::write_whole_file(out, j.dump(1) + "\n");
+  io::write_text_atomic(out, j.dump(1) + "\n");
   fmt::print("{} of {} cases keep their limits\n", kept, results.size());
   return kept == static_cast<int>(results.size()) ? 0 : static_cast<int>(Exit::invalid);
 }

@@ -5,4 +5,8 @@ target_link_libraries(bench_gpu_tile PRIVATE tessera_kernels_cuda CUDA::cudart_s
 # The compute steps of whole plans on one GPU.
 add_executable(bench_gpu_pass bench_gpu_pass.cpp)
 target_link_libraries(bench_gpu_pass PRIVATE tessera_attention tessera_kernels_cuda
-  tessera_drivers_common fmt::fmt nlohmann_json::nlohmann_json)
+  tessera_drivers_common tessera_io fmt::fmt nlohmann_json::nlohmann_json)
+
+# All of them: what a GPU machine runs is compiled where there is none.
+add_custom_target(gpu_benches)
+add_dependencies(gpu_benches bench_gpu_tile bench_gpu_pass)

@@ -37,7 +37,7 @@ say "built after $((SECONDS - begin)) s"
 presets=("$preset")
 if with_cuda; then
   # Only what differs from the plain build: device code, and the programs that link it.
-  TESSERA_TARGETS="gpu_tests tessera-attention tessera-comm tessera-info" \
+  TESSERA_TARGETS="gpu_tests gpu_benches tessera-attention tessera-comm tessera-info" \
     bash "$root/jobscripts/local/build.sh" cuda
   presets+=(cuda)
   say "built with CUDA after $((SECONDS - begin)) s"
