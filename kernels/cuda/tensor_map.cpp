@@ -3,28 +3,15 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/check.hpp"
+#include "memory/cuda_check.hpp"
 
 namespace tessera::kernels::cuda {
 namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-/// The driver's function, asked of the runtime: nothing links against the driver, so that programs
-/// start on machines without one.
 Encode encoder() {
-  static const Encode encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                           cudaEnableDefault, &found),
-          "looking up cuTensorMapEncodeTiled");
-    if (found != cudaDriverEntryPointSuccess || !entry) {
-      throw Error(Exit::environment, "this driver has no cuTensorMapEncodeTiled",
-                  "a driver for CUDA 12 or newer");
-    }
-    return reinterpret_cast<Encode>(entry);
-  }();
+  static const auto encode = memory::driver_function<Encode>("cuTensorMapEncodeTiled");
   return encode;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/scheme.hpp"
 
+#include <array>
+
 #include "attention/emit.hpp"
 #include "attention/ulysses.hpp"
 
@@ -152,12 +154,7 @@ class RankPlan {
     const int slices = e_.c.split.slices;
     const auto heads = e_.heads.query.size();
     const int lse = whole_statistic(Role::input);
-    const int dq =
-        e_.tensor(name::dq, Role::output, e_.storage, q_shard(), p_.query_heads, p_.head_dim);
-    const int dk =
-        e_.tensor(name::dk, Role::output, e_.storage, k_shard(), p_.kv_heads, p_.head_dim);
-    const int dv =
-        e_.tensor(name::dv, Role::output, e_.storage, k_shard(), p_.kv_heads, p_.value_dim);
+    const auto [dq, dk, dv] = gradients();
     std::vector<int> douts{enter_backward(dout, 0)};
     Outbound before;
     for (int g = 0; g < slices; ++g) {
@@ -267,18 +264,24 @@ class RankPlan {
     e_.clear_dkeys(home.dkeys, e_.outer);
   }
 
+  /// The shards dQ, dK and dV that the caller binds.
+  std::array<int, 3> gradients() {
+    const auto shard = [&](const char* name, std::int64_t rows, std::int64_t heads,
+                           std::int64_t dim) {
+      return e_.tensor(name, Role::output, e_.storage, rows, heads, dim);
+    };
+    return {shard(name::dq, q_shard(), p_.query_heads, p_.head_dim),
+            shard(name::dk, k_shard(), p_.kv_heads, p_.head_dim),
+            shard(name::dv, k_shard(), p_.kv_heads, p_.value_dim)};
+  }
+
   void store_gradients(const Home& home) {
     if (e_.storage == e_.accumulate) return;
-    const int dq =
-        e_.tensor(name::dq, Role::output, e_.storage, q_shard(), p_.query_heads, p_.head_dim);
-    const int dk =
-        e_.tensor(name::dk, Role::output, e_.storage, k_shard(), p_.kv_heads, p_.head_dim);
-    const int dv =
-        e_.tensor(name::dv, Role::output, e_.storage, k_shard(), p_.kv_heads, p_.value_dim);
-    const int from[] = {home.out[0], home.dkeys[0], home.dkeys[1]}, to[] = {dq, dk, dv};
+    const int from[] = {home.out[0], home.dkeys[0], home.dkeys[1]};
+    const std::array<int, 3> to = gradients();
     for (int i = 0; i < 3; ++i)
       e_.copy(label::backward_store, e_.b.all(from[i], Access::read),
-              e_.b.all(to[i], Access::write));
+              e_.b.all(to[static_cast<std::size_t>(i)], Access::write));
   }
 
   /// Replicated KV heads are summed over their replicas, in the accumulate dtype; all else travels

@@ -27,15 +27,6 @@ std::array<double, 2> normal_pair(std::uint64_t seed, std::uint32_t purpose, std
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-void put(const TensorRef& t, std::int64_t i, std::int64_t j, std::int64_t k, double x) {
-  if (t.dtype == DType::f64)
-    t.at<double>(i, j, k) = x;
-  else if (t.dtype == DType::f32)
-    t.at<float>(i, j, k) = static_cast<float>(x);
-  else
-    t.at<BFloat16>(i, j, k) = BFloat16(static_cast<float>(x));
-}
-
 std::uint32_t purpose_of(std::string_view name) {
   constexpr std::string_view names[] = {"q", "k", "v", "do", "sink"};
   for (std::uint32_t i = 0; i < 5; ++i)
@@ -54,8 +45,8 @@ void fill_row(const TensorRef& out, std::int64_t i, std::int64_t global, std::ui
       have = (first + e) / 2;
       pair = normal_pair(seed, purpose, static_cast<std::uint64_t>(have));
     }
-    put(out, i, e / out.shape[2], e % out.shape[2],
-        global < 0 ? 0 : pair[static_cast<std::size_t>((first + e) % 2)]);
+    out.set_value(i, e / out.shape[2], e % out.shape[2],
+                  global < 0 ? 0 : pair[static_cast<std::size_t>((first + e) % 2)]);
   }
 }
 

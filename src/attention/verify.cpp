@@ -12,12 +12,6 @@ namespace {
 
 using Values = std::vector<double>;
 
-double element(const TensorRef& t, std::int64_t i, std::int64_t j, std::int64_t k) {
-  if (t.dtype == DType::f64) return t.at<double>(i, j, k);
-  if (t.dtype == DType::f32) return t.at<float>(i, j, k);
-  return static_cast<double>(t.at<BFloat16>(i, j, k));
-}
-
 void run(const ops::Registry& registry, const char* op, std::vector<TensorRef> args,
          ops::Attributes attributes = {}) {
   const ops::Call call{op, std::move(args), attributes, {}};
@@ -136,7 +130,7 @@ class Plain {
     out.reserve(static_cast<std::size_t>(t.count()));
     for (std::int64_t i = 0; i < t.shape[0]; ++i)
       for (std::int64_t j = 0; j < t.shape[1]; ++j)
-        for (std::int64_t k = 0; k < t.shape[2]; ++k) out.push_back(element(t, i, j, k));
+        for (std::int64_t k = 0; k < t.shape[2]; ++k) out.push_back(t.value(i, j, k));
     return out;
   }
 
@@ -261,7 +255,7 @@ Errors compare(const Session& session, const PreparedPass& pass, Pass which, con
       for (std::int64_t j = 0; j < t.shape[1]; ++j)
         for (std::int64_t k = 0; k < t.shape[2]; ++k) {
           const std::int64_t g = global[static_cast<std::size_t>(i)];
-          const double x = element(t, i, j, k);
+          const double x = t.value(i, j, k);
           if (g >= 0)
             s.add(x, want[static_cast<std::size_t>((g * t.shape[1] + j) * t.shape[2] + k)]);
           else if (x != 0)
@@ -278,7 +272,7 @@ Errors compare(const Session& session, const PreparedPass& pass, Pass which, con
       Sums s;
       const TensorRef t = session.tensor(name::dsink);
       for (std::int64_t h = 0; h < p.query_heads; ++h)
-        s.add(element(t, h, 0, 0), ref.value.at("dsink")[static_cast<std::size_t>(h)]);
+        s.add(t.value(h, 0, 0), ref.value.at("dsink")[static_cast<std::size_t>(h)]);
       take(name::dsink, s);
     }
     return out;
@@ -291,7 +285,7 @@ Errors compare(const Session& session, const PreparedPass& pass, Pass which, con
   for (std::int64_t h = 0; h < lse.shape[0]; ++h)
     for (std::int64_t i = 0; i < lse.shape[1]; ++i)
       if (const std::int64_t g = global[static_cast<std::size_t>(i)]; g >= 0)
-        s.add(element(lse, h, i, 0),
+        s.add(lse.value(h, i, 0),
               ref.value.at("lse")[static_cast<std::size_t>((heads.begin + h) * p.mask.rows() + g)]);
   take(name::lse, s);
   return out;

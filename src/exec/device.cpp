@@ -40,12 +40,12 @@ Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
     streams_.push_back(&pool[number]);
     joins_.emplace_back();
   }
-  for (std::size_t i = 0; i < p.calls.size(); ++i) {
-    if (!p.chosen[i]) continue;
-    p.calls[i].stream = streams_[static_cast<std::size_t>(p.plan.steps[i].queue)]->handle();
-    if (p.chosen[i]->prepare) p.chosen[i]->prepare(p.calls[i]);
-  }
+  for (std::size_t i = 0; i < p.calls.size(); ++i)
+    if (p.chosen[i])
+      p.calls[i].stream = streams_[static_cast<std::size_t>(p.plan.steps[i].queue)]->handle();
   p.tune();
+  for (std::size_t i = 0; i < p.calls.size(); ++i)
+    if (p.chosen[i] && p.chosen[i]->prepare) p.chosen[i]->prepare(p.calls[i]);
   load();
   order(budget);
 }
@@ -183,9 +183,7 @@ void Executor::Device::enqueue(Entry& e, bool profile) {
   const memory::Mark mark(fmt::format("{} {} {}", first.label, first.index.i, first.index.j));
   const auto q = static_cast<std::size_t>(e.queue->queue);
   for (const int on : e.waits) streams_[q]->wait(*entries_[static_cast<std::size_t>(on)].finished);
-  if (profile) {
-    e.begin_mark->record(stream_of(e));
-  }
+  if (profile) e.begin_mark->record(stream_of(e));
   if (!e.queue->comm) {
     const auto i = static_cast<std::size_t>(e.queue->steps[e.unit.begin]);
     if (!p_.skipped[i]) p_.chosen[i]->run(p_.calls[i]);

@@ -233,10 +233,7 @@ class Tuner {
 void Executor::Prepared::tune() {
   if (!registry.autotune()) return;
   const Tuner tuner(plan, calls, registry, comm, watchdog);
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    const ops::Implementation* const before = std::exchange(chosen[i], tuner.best(i));
-    if (chosen[i] != before && chosen[i]->prepare) chosen[i]->prepare(calls[i]);
-  }
+  for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = tuner.best(i);
 }
 
 }  // namespace tessera::exec

@@ -16,20 +16,6 @@
 namespace tessera::memory {
 namespace {
 
-/// A function of the driver, asked of the runtime: nothing links against the driver, so that
-/// programs start on machines without one.
-template <class F>
-F driver_function(const char* name) {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  check(cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found), name);
-  if (found != cudaDriverEntryPointSuccess || !entry) {
-    throw Error(Exit::environment, fmt::format("this driver has no {}", name),
-                "use a driver for CUDA 12 or newer");
-  }
-  return reinterpret_cast<F>(entry);
-}
-
 void check_driver(CUresult code, const char* what) {
   if (code != CUDA_SUCCESS)
     throw Error(Exit::environment, fmt::format("{} failed: driver error {}", what, int(code)));

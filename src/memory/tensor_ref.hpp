@@ -31,6 +31,20 @@ struct TensorRef {
   T& at(std::int64_t i, std::int64_t j = 0, std::int64_t k = 0) const {
     return as<T>()[i * stride[0] + j * stride[1] + k * stride[2]];
   }
+  /// Element of a host tensor of any dtype, widened; and set, rounded.
+  double value(std::int64_t i, std::int64_t j = 0, std::int64_t k = 0) const {
+    if (dtype == DType::f64) return at<double>(i, j, k);
+    if (dtype == DType::f32) return at<float>(i, j, k);
+    return static_cast<double>(at<BFloat16>(i, j, k));
+  }
+  void set_value(std::int64_t i, std::int64_t j, std::int64_t k, double x) const {
+    if (dtype == DType::f64)
+      at<double>(i, j, k) = x;
+    else if (dtype == DType::f32)
+      at<float>(i, j, k) = static_cast<float>(x);
+    else
+      at<BFloat16>(i, j, k) = BFloat16(static_cast<float>(x));
+  }
   /// Sub-tensor of the first two dimensions.
   TensorRef slice(Range d0, Range d1) const {
     TensorRef r = *this;

@@ -2,6 +2,7 @@
 // The order of device work comes from events and words alone: with random delays before every
 // compute step and every transfer, on every stream, results keep their bits (attention brief 12,
 // test 12), and a missing wait that is put in on purpose is noticed by this test.
+#include "../mpi/attention_bytes.hpp"
 #include "../mpi/attention_cases.hpp"
 #include "attention/synthetic.hpp"
 #include "rig.hpp"
@@ -60,15 +61,6 @@ ops::Registry delayed_operators(Budget& budget) {
   return out;
 }
 
-std::string bytes_of(const Session& session) {
-  std::string out;
-  for (const char* name : {"o", "lse", "dq", "dk", "dv"}) {
-    const TensorRef t = session.tensor(name);
-    out.append(t.as<char>(), static_cast<std::size_t>(t.count() * size_of(t.dtype)));
-  }
-  return out;
-}
-
 TEST(gpu_delays, ManyPassesKeepTheirBits) {
   const int n = rig().comm.size();
   const MaskShape shape{1, 256, 256};
@@ -105,7 +97,7 @@ TEST(gpu_delays, ManyPassesKeepTheirBits) {
       for (int i = 0; i < (with_delays ? repeats : 1); ++i) {
         for (PreparedPass* pass : prepared) session.run(*pass), passes += with_delays;
         if (i % 8 != 0 && i + 1 != repeats && with_delays) continue;
-        const std::string got = bytes_of(session);
+        const std::string got = result_bytes(session);
         if (!with_delays) want = got;
         EXPECT_TRUE(got == want) << prepared[0]->program().name << ", run " << i;
       }

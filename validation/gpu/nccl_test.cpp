@@ -12,6 +12,7 @@
 #include "memory/stream.hpp"
 #include "parallel/device.hpp"
 #include "parallel/transport.hpp"
+#include "validation/mpi/rank_report.hpp"
 
 namespace tessera::parallel {
 namespace {
@@ -214,7 +215,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   parallel::device = parallel::choose_device(comm, parallel::find_placement(comm), true);
-  if (comm.rank() != 0) GTEST_FLAG_SET(brief, true);
+  test::report_of_rank(comm.rank());
   const int failed = RUN_ALL_TESTS();
   return comm.all_reduce_max(std::int64_t{failed}) == 0 ? 0 : 1;
 }

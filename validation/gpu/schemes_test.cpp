@@ -2,6 +2,7 @@
 // Every scheme on GPU ranks, each with its own device or all sharing one (attention brief 12, tests
 // 2 to 7, 11, 14, 15): results against fp64, counted bytes against the formulas, the same bits from
 // run to run, for every transport, memory that does not grow.
+#include "../mpi/attention_bytes.hpp"
 #include "../mpi/attention_runs.hpp"
 #include "rig.hpp"
 
@@ -91,15 +92,6 @@ TEST(gpu_schemes, HeadsAndDims_bf16) {
   say("GQA, 192/128, 256, batch 2 of 96 x 260, sink and softcap: {} runs", runs);
 }
 
-std::string result_bytes(const Session& session, std::initializer_list<const char*> names) {
-  std::string out;
-  for (const char* name : names) {
-    const TensorRef t = session.tensor(name);
-    out.append(t.as<char>(), static_cast<std::size_t>(t.count() * size_of(t.dtype)));
-  }
-  return out;
-}
-
 /// Own kernels sum in a fixed order; cuDNN's backward does not promise to.
 TEST(gpu_schemes, SameBits_20Runs_AllTransports) {
   ops::Registry registry;
@@ -125,7 +117,7 @@ TEST(gpu_schemes, SameBits_20Runs_AllTransports) {
         session.fill(synthetic(3));
         for (int i = 0; i < 20 / (2 * static_cast<int>(rig().transports().size())) + 1; ++i) {
           for (PreparedPass* pass : passes) session.run(*pass);
-          const std::string bytes = result_bytes(session, {"o", "lse", "dq", "dk", "dv"});
+          const std::string bytes = result_bytes(session);
           if (first.empty()) first = bytes;
           EXPECT_TRUE(bytes == first)
               << passes[0]->program().name << " by " << name << ", run " << i;

@@ -361,7 +361,7 @@ TEST(AttentionFieldReports, OB_022_ExchangeKeepsSamplesApart) {
       ASSERT_EQ(q.shape[0], std::ssize(rows)) << job.name();
       for (std::int64_t i = 0; i < q.shape[0]; ++i)
         if (const std::int64_t row = rows[static_cast<std::size_t>(i)]; row >= 0) {
-          EXPECT_EQ(get(q, i, 0, 0), number(row, world().rank())) << job.name() << ", row " << row;
+          EXPECT_EQ(q.value(i, 0, 0), number(row, world().rank())) << job.name() << ", row " << row;
         }
     }
   }
@@ -425,9 +425,9 @@ Fill rotary(const Fill& inputs) {
     for (std::int64_t i = 0; i < out.shape[0]; ++i)
       for (std::int64_t h = 0; h < out.shape[1]; ++h) {
         const double angle = 0.3 * static_cast<double>(position[static_cast<std::size_t>(i)]);
-        const double x = get(out, i, h, 0), y = get(out, i, h, 1);
-        put(out, i, h, 0, x * std::cos(angle) - y * std::sin(angle));
-        put(out, i, h, 1, x * std::sin(angle) + y * std::cos(angle));
+        const double x = out.value(i, h, 0), y = out.value(i, h, 1);
+        out.set_value(i, h, 0, x * std::cos(angle) - y * std::sin(angle));
+        out.set_value(i, h, 1, x * std::sin(angle) + y * std::cos(angle));
       }
   };
 }

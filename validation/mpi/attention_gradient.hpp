@@ -37,7 +37,7 @@ inline Fill moved(const Fill& base, const Fill& direction, double step) {
     for (std::int64_t i = 0; i < out.shape[0]; ++i)
       for (std::int64_t j = 0; j < out.shape[1]; ++j)
         for (std::int64_t k = 0; k < out.shape[2]; ++k)
-          put(out, i, j, k, get(out, i, j, k) + step * x.at<double>(i, j, k));
+          out.set_value(i, j, k, out.value(i, j, k) + step * x.at<double>(i, j, k));
   };
 }
 

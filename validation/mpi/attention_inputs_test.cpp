@@ -142,7 +142,7 @@ TEST(AttentionInputs, ARowMayBeCoveredAsKeyOnly) {
     for (std::int64_t i = 0; i < t.shape[0]; ++i) {
       const std::int64_t row = global[static_cast<std::size_t>(i)];
       const bool zero = row < 0 || ignored(name, row);
-      EXPECT_EQ(get(t, i, 0, 1), zero ? 0 : clean(name, row, 0, 1)) << name << ", row " << row;
+      EXPECT_EQ(t.value(i, 0, 1), zero ? 0 : clean(name, row, 0, 1)) << name << ", row " << row;
     }
   }
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attention/session.hpp"
+#include "attention_bytes.hpp"
 #include "attention_cases.hpp"
 #include "kernels/kokkos/register.hpp"
 #include "kernels/reference/register.hpp"
@@ -35,21 +36,6 @@ class KokkosEnvironment : public ::testing::Environment {
 inline const auto* const kokkos_environment =
     ::testing::AddGlobalTestEnvironment(new KokkosEnvironment);
 
-inline double get(const TensorRef& t, std::int64_t i, std::int64_t j, std::int64_t k) {
-  if (t.dtype == DType::f64) return t.at<double>(i, j, k);
-  if (t.dtype == DType::f32) return t.at<float>(i, j, k);
-  return static_cast<double>(t.at<BFloat16>(i, j, k));
-}
-
-inline void put(const TensorRef& t, std::int64_t i, std::int64_t j, std::int64_t k, double x) {
-  if (t.dtype == DType::f64)
-    t.at<double>(i, j, k) = x;
-  else if (t.dtype == DType::f32)
-    t.at<float>(i, j, k) = static_cast<float>(x);
-  else
-    t.at<BFloat16>(i, j, k) = BFloat16(static_cast<float>(x));
-}
-
 /// Inputs from a formula in the global row, the head and the element; padding is 0.
 using Formula = std::function<double(const std::string& name, std::int64_t row, std::int64_t head,
                                      std::int64_t element)>;
@@ -62,7 +48,7 @@ inline Fill filled(Formula value) {
       for (std::int64_t j = 0; j < out.shape[1]; ++j)
         for (std::int64_t k = 0; k < out.shape[2]; ++k) {
           const std::int64_t row = global[static_cast<std::size_t>(i)];
-          put(out, i, j, k, row < 0 ? 0 : value(name, row, j, k));
+          out.set_value(i, j, k, row < 0 ? 0 : value(name, row, j, k));
         }
   };
 }
@@ -92,13 +78,7 @@ class Job {
   int rank() const { return around_.comm.rank(); }
 
   /// Bytes of this rank's results, for bitwise comparison.
-  std::string bytes() const {
-    std::string out;
-    for (const char* name : {"o", "lse", "dq", "dk", "dv", "dsink"})
-      if (const TensorRef t = session_.tensor(name); t.data != nullptr)
-        out.append(t.as<char>(), static_cast<std::size_t>(t.count() * size_of(t.dtype)));
-    return out;
-  }
+  std::string bytes() const { return result_bytes(session_); }
 
   Values output() const { return rows_of("o", query_rows(problem_, split(), rank())); }
 
@@ -111,7 +91,7 @@ class Job {
     out["lse"] = statistic();
     if (!problem_.sink) return out;
     for (std::int64_t h = 0; h < problem_.query_heads; ++h)
-      out["dsink"].push_back(get(session_.tensor("dsink"), h, 0, 0));
+      out["dsink"].push_back(session_.tensor("dsink").value(h, 0, 0));
     return out;
   }
 
@@ -127,7 +107,7 @@ class Job {
       const std::int64_t g = global[static_cast<std::size_t>(i)];
       if (g >= 0) owners[static_cast<std::size_t>(g)] += 1;
       for (std::int64_t c = 0; c < width; ++c) {
-        const double x = get(t, i, c / t.shape[2], c % t.shape[2]);
+        const double x = t.value(i, c / t.shape[2], c % t.shape[2]);
         if (g >= 0)
           all[static_cast<std::size_t>(g * width + c)] = x;
         else
@@ -149,7 +129,7 @@ class Job {
     for (std::int64_t h = 0; h < t.shape[0]; ++h)
       for (std::int64_t i = 0; i < t.shape[1]; ++i)
         if (const std::int64_t g = global[static_cast<std::size_t>(i)]; g >= 0)
-          all[static_cast<std::size_t>((first + h) * rows + g)] = get(t, h, i, 0);
+          all[static_cast<std::size_t>((first + h) * rows + g)] = t.value(h, i, 0);
     around_.comm.all_reduce_sum(std::span<double>(all));
     return all;
   }

@@ -8,6 +8,7 @@
 
 #include "attention/session.hpp"
 #include "attention/synthetic.hpp"
+#include "attention_bytes.hpp"
 #include "attention_cases.hpp"
 #include "kernels/reference/register.hpp"
 #include "test_main.hpp"
@@ -63,10 +64,7 @@ std::string results(const Problem& p, const Scheme& s, Fakes& fakes) {
   std::string out;
   for (int run = 0; run < 2; ++run) {  // the second finds what the first left in scratch
     for (PreparedPass* pass : passes) session.run(*pass);
-    std::string bytes;
-    for (const char* name : {"o", "lse", "dq", "dk", "dv"})
-      if (const TensorRef t = session.tensor(name); t.data)
-        bytes.append(t.as<char>(), static_cast<std::size_t>(t.count() * size_of(t.dtype)));
+    const std::string bytes = result_bytes(session);
     if (run == 1) {
       EXPECT_EQ(bytes, out) << "second run of " << passes[0]->program().name;
     }

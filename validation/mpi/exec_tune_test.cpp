@@ -11,6 +11,7 @@
 
 #include "attention/session.hpp"
 #include "attention/synthetic.hpp"
+#include "attention_bytes.hpp"
 #include "attention_cases.hpp"
 #include "exec/executor.hpp"
 #include "kernels/reference/register.hpp"
@@ -210,14 +211,6 @@ ops::Registry twins(std::set<std::string>& was_run) {
   return out;
 }
 
-std::string bytes_of(const Session& session, const std::vector<const char*>& names) {
-  std::string out;
-  for (const char* name : names)
-    if (const TensorRef t = session.tensor(name); t.data)
-      out.append(t.as<char>(), static_cast<std::size_t>(t.count() * size_of(t.dtype)));
-  return out;
-}
-
 /// Both passes of a scheme; the bytes of all results. A tuned one must measure every operator of
 /// the plan before it runs, and leave what forward made as it was.
 std::string results(const Problem& p, const Scheme& s, bool tuned) {
@@ -229,13 +222,13 @@ std::string results(const Problem& p, const Scheme& s, bool tuned) {
   for (Pass pass : {Pass::forward, Pass::backward}) {
     PreparedPass& prepared = session.prepare(s, pass, test_machine());
     const std::vector<const char*> kept{"q", "k", "v", "o", "lse", "sink"};
-    const std::string before = bytes_of(session, kept);
+    const std::string before = result_bytes(session, kept);
     was_run.clear();
     session.bind(prepared);
     const std::set<std::string> measured = was_run;
     if (pass == Pass::backward) {
       EXPECT_GT(before.size(), 0u);
-      EXPECT_TRUE(bytes_of(session, kept) == before) << prepared.program().name;
+      EXPECT_TRUE(result_bytes(session, kept) == before) << prepared.program().name;
     }
     session.fill(synthetic(7));
     for (const auto& [op, steps] : *session.run(prepared).backends) {
@@ -243,7 +236,7 @@ std::string results(const Problem& p, const Scheme& s, bool tuned) {
       EXPECT_EQ(steps.size(), 1u) << op;
     }
   }
-  return bytes_of(session, {"o", "lse", "dq", "dk", "dv", "dsink"});
+  return result_bytes(session);
 }
 
 TEST(ExecTune, SchemesGiveTheSameBitsAsWithoutIt) {
