@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rates of the CUDA operators on one device, timed with CUDA events: medians of 20 runs after 5
 // warm-ups, with the fastest and the slowest. Attention flops are those of visible pairs only:
-// forward 4 d, backward 10 d per pair and head (attention brief 0). Writes one JSON file.
+// forward 4 d, backward 10 d per pair and head (attention brief 0). Results are written and not
+// merged into others where the operator can (Attributes::fresh). Writes one JSON file.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <functional>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,17 @@
 #include "kernels/cuda/check.hpp"
 #include "kernels/cuda/cudnn.hpp"
 #include "kernels/cuda/register.hpp"
+#include "kernels/kokkos/register.hpp"
+#include "kernels/kokkos/runtime.hpp"
 #include "memory/buffer.hpp"
 #include "memory/cuda.hpp"
+#include "perf/tile_masks.hpp"
 
 namespace tessera {
 namespace {
 
 constexpr int warm_ups = 5, repetitions = 20;
+constexpr std::array gap_kinds{"documents", "window", "slices"};
 using kernels::cuda::check;
 
 struct Times {
@@ -54,9 +59,10 @@ Times time_of(cudaStream_t stream, const std::function<void()>& work) {
 
 std::vector<std::string> results;  // JSON objects
 
-/// amount: flops or bytes of one run; unit: "TFLOP/s" or "TB/s".
+/// amount: flops or bytes of one run; unit: "TFLOP/s" or "TB/s"; more: further JSON members,
+/// each behind a comma.
 void report(const std::string& name, std::int64_t tokens, const std::string& mask, double amount,
-            const char* unit, const Times& t) {
+            const char* unit, const Times& t, const std::string& more = "") {
   const double rate = 1e-12 * amount / t.median;
   fmt::print("{:<22}{:>8}{:>12}{:>10.1f} {:<8}{:>10.3f} ms  ({:.3f} .. {:.3f})\n", name, tokens,
              mask, rate, unit, 1e3 * t.median, 1e3 * t.fastest, 1e3 * t.slowest);
@@ -64,8 +70,8 @@ void report(const std::string& name, std::int64_t tokens, const std::string& mas
   results.push_back(
       fmt::format(R"({{"name": "{}", "tokens": {}, "mask": "{}", "rate": {:.3f}, "unit": "{}", )"
                   R"("median_s": {:.9f}, )"
-                  R"("min_s": {:.9f}, "max_s": {:.9f}}})",
-                  name, tokens, mask, rate, unit, t.median, t.fastest, t.slowest));
+                  R"("min_s": {:.9f}, "max_s": {:.9f}{}}})",
+                  name, tokens, mask, rate, unit, t.median, t.fastest, t.slowest, more));
 }
 
 /// Normal numbers, the same block of them over and over.
@@ -82,105 +88,114 @@ void randomise(const Tensor& t) {
   memory::synchronize();
 }
 
-/// Query ranges from 63 random cuts, each with half of the keys from a random place on and a random
-/// type: bit 0 causal, bit 1 inverse causal. torch_flex.py makes the same ones.
-std::vector<ops::Band> slices_of(std::int64_t n) {
-  std::int64_t state = 1;
-  const auto random = [&](std::int64_t below) {
-    state = (1103515245 * state + 12345) % (std::int64_t{1} << 31);
-    return (state >> 8) % below;
+struct Backward {
+  std::string backend;
+  Times times;
+  double before_s;  ///< Delta, and clearing what this backend only adds to
+};
+
+/// Times of one shape and mask.
+struct Passes {
+  Times forward;
+  std::vector<Backward> backward;
+  double fraction;  ///< of all pairs that is visible
+};
+
+/// Bit i: argument i need not hold anything before. Executors say so as well, where a call is the
+/// first one to write (exec/fuse.cpp).
+std::uint32_t fresh_bits(const ops::Registry& registry, const ops::Call& call) {
+  const ops::Implementation& chosen = registry.choose(call);
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; chosen.overwrites && i < call.args.size(); ++i) {
+    if (chosen.overwrites(call, i)) bits |= std::uint32_t{1} << i;
+  }
+  return bits;
+}
+
+/// Operands of the attention operators, all heads of a tile of n tokens.
+struct Operands {
+  Tensor q, k, v, grad, o, lse, delta, dq, dk, dv;
+};
+
+struct Sizes {
+  std::int64_t n, heads, key_heads, d, dv;
+};
+
+Operands operands(Budget& budget, const Sizes& s) {
+  const auto storage = [&](std::int64_t h, std::int64_t width) {
+    Tensor t = make_tensor(budget, DType::bf16, {s.n, h, width}, "bench", Space::cuda);
+    randomise(t);
+    return t;
   };
-  std::set<std::int64_t> cuts;
-  while (cuts.size() < 63) cuts.insert(1 + random(n - 1));
-  cuts.insert(n);
-  std::vector<ops::Band> bands;
-  std::int64_t begin = 0;
-  for (const std::int64_t end : cuts) {
-    const std::int64_t k0 = random(n / 2 + 1), k1 = k0 + n / 2, type = random(4);
-    bands.push_back({begin, end, k0, k1, type & 2 ? k0 - begin : -ops::Band::unbounded,
-                     type & 1 ? k1 - end : ops::Band::unbounded});
-    begin = end;
-  }
-  return bands;
-}
-
-std::vector<ops::Band> mask_of(const std::string& kind, std::int64_t n) {
-  constexpr std::int64_t open = ops::Band::unbounded;
-  if (kind == "full") return {{0, n, 0, n, -open, open}};
-  if (kind == "causal") return {{0, n, 0, n, -open, 0}};
-  if (kind == "window") return {{0, n, 0, n, -4095, 0}};
-  if (kind == "slices") return slices_of(n);
-  std::vector<ops::Band> bands;  // causal documents of 500, 1500, 2500, ... tokens
-  for (std::int64_t at = 0, size = 500; at < n; at += size, size = (size + 1000) % 7000) {
-    const std::int64_t end = std::min(at + size, n);
-    bands.push_back({at, end, at, end, -open, 0});
-  }
-  return bands;
-}
-
-double visible_pairs(const std::vector<ops::Band>& mask) {
-  double pairs = 0;
-  for (const ops::Band& b : mask) {
-    for (std::int64_t q = b.q0; q < b.q1; ++q) pairs += static_cast<double>(b.keys_of(q).size());
-  }
-  return pairs;
+  const auto sum = [&](std::array<std::int64_t, 3> shape) {
+    return make_tensor(budget, DType::f32, shape, "bench", Space::cuda);
+  };
+  return {storage(s.heads, s.d),        storage(s.key_heads, s.d), storage(s.key_heads, s.dv),
+          storage(s.heads, s.dv),       sum({s.n, s.heads, s.dv}), sum({s.heads, s.n, 1}),
+          sum({s.heads, s.n, 1}),       sum({s.n, s.heads, s.d}),  sum({s.n, s.key_heads, s.d}),
+          sum({s.n, s.key_heads, s.dv})};
 }
 
 class Bench {
  public:
-  /// Attention runs on `backend` only.
+  /// What `backend` has runs on it only; backward also on those that are named after it.
   explicit Bench(const std::string& backend) : backend_(backend) {
     kernels::register_cuda(registry_, budget_);
-    registry_.pin("attention.forward", backend);
-    registry_.pin("attention.backward", backend);
+    kernels::register_kokkos(registry_);
+    for (const ops::Implementation& i : registry_.list()) {
+      if (i.backend == backend) registry_.pin(i.op, backend);
+      const bool plain = i.backend == backend + "-plain";  // not meant to be fast
+      if (i.op == "attention.backward" && i.backend.starts_with(backend) && !plain)
+        backward_.push_back(i.backend);
+    }
     check(cudaStreamCreate(&stream_), "a stream");
   }
   ~Bench() { cudaStreamDestroy(stream_); }
 
-  void attention(std::int64_t n, std::int64_t heads, std::int64_t key_heads, std::int64_t d,
-                 std::int64_t dv, const std::string& mask_kind) {
-    const std::vector<ops::Band> mask = mask_of(mask_kind, n);
-    const ops::Attributes attributes{mask, 1 / std::sqrt(static_cast<double>(d)), 0};
-    const auto storage = [&](std::int64_t h, std::int64_t width) {
-      Tensor t = make_tensor(budget_, DType::bf16, {n, h, width}, "bench", Space::cuda);
-      randomise(t);
-      return t;
-    };
-    const auto sum = [&](std::array<std::int64_t, 3> shape) {
-      return make_tensor(budget_, DType::f32, shape, "bench", Space::cuda);
-    };
-    const Tensor q = storage(heads, d), k = storage(key_heads, d), v = storage(key_heads, dv),
-                 go = storage(heads, dv);
-    const Tensor o = sum({n, heads, dv}), lse = sum({heads, n, 1}), delta = sum({heads, n, 1}),
-                 dq = sum({n, heads, d}), dk = sum({n, key_heads, d}),
-                 dv_ = sum({n, key_heads, dv});
-    const ops::Call reset{"attention.reset", {o.ref, lse.ref}, {}, {}, stream_};
-    const ops::Call forward{
-        "attention.forward", {q.ref, k.ref, v.ref, o.ref, lse.ref}, attributes, {}, stream_};
-    const ops::Call make_delta{"attention.delta", {o.ref, go.ref, delta.ref}, {}, {}, stream_};
-    const ops::Call backward{
-        "attention.backward",
-        {q.ref, k.ref, v.ref, go.ref, lse.ref, delta.ref, dq.ref, dk.ref, dv_.ref},
-        attributes,
-        {},
-        stream_};
-    const double pairs = visible_pairs(mask) * static_cast<double>(heads);
-    const auto width = static_cast<double>(d + dv);
-    const std::string dims = d == dv ? fmt::format("d{}", d) : fmt::format("d{}/{}", d, dv);
-    const std::string suffix = fmt::format(
-        " {}{}{}", dims, heads == key_heads ? "" : fmt::format(" g{}", heads / key_heads),
-        backend_ == "cuda" ? "" : " " + backend_);
+  Passes times(const Sizes& s, const std::vector<ops::Band>& mask) {
+    const Operands t = operands(budget_, s);
+    const ops::Attributes attributes{mask, 1 / std::sqrt(static_cast<double>(s.d)), 0};
+    ops::Call forward{"attention.forward",
+                      {t.q.ref, t.k.ref, t.v.ref, t.o.ref, t.lse.ref},
+                      attributes,
+                      {},
+                      stream_};
+    forward.attributes.fresh = fresh_bits(registry_, forward);
     registry_.prepare(forward);
-    registry_.prepare(backward);
-    registry_.run(reset);
-    report("forward" + suffix, n, mask_kind, 2 * width * pairs, "TFLOP/s",
-           time_of(stream_, [&] { registry_.run(forward); }));
-    registry_.run(reset);
-    registry_.run(forward);
-    registry_.run(make_delta);
-    const double flops = (6 * static_cast<double>(d) + 4 * static_cast<double>(dv)) * pairs;
-    report("backward" + suffix, n, mask_kind, flops, "TFLOP/s",
-           time_of(stream_, [&] { registry_.run(backward); }));
+    registry_.run({"attention.reset", {t.o.ref, t.lse.ref}, {}, {}, stream_});
+    Passes passes{time_of(stream_, [&] { registry_.run(forward); }), {}, 0};
+    passes.fraction = perf::visible_pairs(mask) / static_cast<double>(s.n * s.n);
+    const ops::Call backward{"attention.backward",
+                             {t.q.ref, t.k.ref, t.v.ref, t.grad.ref, t.lse.ref, t.delta.ref,
+                              t.dq.ref, t.dk.ref, t.dv.ref},
+                             attributes,
+                             {},
+                             stream_};
+    for (const std::string& backend : backward_) {
+      registry_.pin("attention.backward", backend);
+      if (!registry_.candidates(backward).empty())
+        passes.backward.push_back(time_backward(backend, t, backward));
+    }
+    return passes;
+  }
+
+  void attention(const Sizes& s, const std::string& mask_kind) {
+    report_attention(s, mask_kind, times(s, perf::mask_of(mask_kind, s.n)));
+  }
+
+  /// Masks with gaps, each beside the full one measured just before and beside what a launch costs:
+  /// the same operators on 128 tokens of one head.
+  void gaps(std::int64_t n) {
+    const Sizes s{n, 32, 32, 128, 128};
+    const Passes floor = times({128, 1, 1, 128, 128}, perf::mask_of("full", 128));
+    const Passes full = times(s, perf::mask_of("full", n));
+    for (const char* kind : gap_kinds) {
+      report_attention(s, kind, times(s, perf::mask_of(kind, n)), &full, &floor);
+    }
+  }
+
+  bool offers(const std::string& backend) const {
+    return std::ranges::any_of(registry_.list(), [&](auto& i) { return i.backend == backend; });
   }
 
   /// Memory-bound operators on n tokens of 32 heads of 128.
@@ -197,7 +212,7 @@ class Bench {
     const auto run = [&](const char* op, std::vector<TensorRef> args, const char* what,
                          double bytes) {
       const ops::Call call{op, std::move(args), {}, {}, stream_};
-      report(fmt::format("{} {}", op, what), n, "-", bytes, "TB/s",
+      report(fmt::format("{} {}{}", op, what, tag_of(backend_)), n, "-", bytes, "TB/s",
              time_of(stream_, [&] { registry_.run(call); }));
     };
     run("attention.merge", {x.ref, lx.ref, y.ref, ly.ref}, "f32", 12 * each);
@@ -211,22 +226,97 @@ class Bench {
   }
 
  private:
+  Backward time_backward(const std::string& backend, const Operands& t, ops::Call backward) {
+    backward.attributes.fresh = fresh_bits(registry_, backward);
+    registry_.prepare(backward);
+    const auto before = [&] {
+      registry_.run({"attention.delta", {t.o.ref, t.grad.ref, t.delta.ref}, {}, {}, stream_});
+      for (std::size_t i = 6; i < 9; ++i) {
+        if (!(backward.attributes.fresh >> i & 1))
+          registry_.run({"tensor.zero", {backward.args[i]}, {}, {}, stream_});
+      }
+    };
+    const double before_s = time_of(stream_, before).median;
+    return {backend, time_of(stream_, [&] { registry_.run(backward); }), before_s};
+  }
+
+  /// full, floor: what a mask with gaps is compared with.
+  void report_attention(const Sizes& s, const std::string& mask_kind, const Passes& t,
+                        const Passes* full = nullptr, const Passes* floor = nullptr) {
+    const double pairs = t.fraction * static_cast<double>(s.n * s.n * s.heads);
+    const std::string dims =
+        s.d == s.dv ? fmt::format("d{}", s.d) : fmt::format("d{}/{}", s.d, s.dv);
+    const std::string group =
+        s.heads == s.key_heads ? "" : fmt::format(" g{}", s.heads / s.key_heads);
+    const auto one = [&](const std::string& pass, const std::string& backend, std::int64_t flops,
+                         const Times& x, const Times* whole, const Times* least, double before_s) {
+      std::string more = fmt::format(R"(, "fraction": {:.9f})", t.fraction);
+      if (before_s > 0) more += fmt::format(R"(, "before_s": {:.9f})", before_s);
+      if (whole) {
+        more +=
+            fmt::format(R"(, "full_s": {:.9f}, "floor_s": {:.9f})", whole->median, least->median);
+      }
+      report(fmt::format("{} {}{}{}", pass, dims, group, tag_of(backend)), s.n, mask_kind,
+             static_cast<double>(flops) * pairs, "TFLOP/s", x, more);
+      if (whole) {
+        fmt::print(
+            "  {:.2f} % visible: (time - {:.1f} us launch floor) / (fraction x {:.3f} ms "
+            "under the full mask) = {:.3f}\n",
+            100 * t.fraction, 1e6 * least->median, 1e3 * whole->median,
+            (x.median - least->median) / (t.fraction * whole->median));
+      }
+    };
+    one("forward", backend_, 2 * (s.d + s.dv), t.forward, full ? &full->forward : nullptr,
+        floor ? &floor->forward : nullptr, 0);
+    for (std::size_t i = 0; i < t.backward.size(); ++i) {
+      const Backward& b = t.backward[i];
+      one("backward", b.backend, 6 * s.d + 4 * s.dv, b.times,
+          full ? &full->backward[i].times : nullptr, floor ? &floor->backward[i].times : nullptr,
+          b.before_s);
+    }
+  }
+
+  /// "cuda" goes without saying: "cudnn" is " cudnn", "cuda-one-pass" " one-pass".
+  static std::string tag_of(const std::string& backend) {
+    if (backend == "cuda") return "";
+    return " " + (backend.starts_with("cuda-") ? backend.substr(5) : backend);
+  }
+
   Budget budget_;  // outlives the registry, whose tables are taken from it
   ops::Registry registry_;
   std::string backend_;
+  std::vector<std::string> backward_;
   cudaStream_t stream_{};
 };
 
-void write(const std::string& path) {
+/// [{"name", "tokens", "bands": [[q0, q1, k0, k1, lo, hi], ...]}, ...]; no bound is null.
+std::string json_of_masks(std::int64_t n) {
+  const auto bound = [](std::int64_t x) {
+    return std::abs(x) >= ops::Band::unbounded ? std::string("null") : std::to_string(x);
+  };
+  std::string text;
+  for (const char* kind : gap_kinds) {
+    std::string bands;
+    for (const ops::Band& b : perf::mask_of(kind, n)) {
+      bands += fmt::format("{}[{}, {}, {}, {}, {}, {}]", bands.empty() ? "" : ", ", b.q0, b.q1,
+                           b.k0, b.k1, bound(b.lo), bound(b.hi));
+    }
+    text += fmt::format("{}\n{{\"name\": \"{}\", \"tokens\": {}, \"bands\": [{}]}}",
+                        text.empty() ? "" : ",", kind, n, bands);
+  }
+  return "[" + text + "]";
+}
+
+void write(const std::string& path, const std::string& masks) {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   std::string text = fmt::format(
-      "{{\n\"device\": \"{}\", \"cudnn\": \"{}\", \"driver\": {}, \"runtime\": {}, \"warm_ups\": "
-      "{}, "
-      "\"repetitions\": {},\n\"results\": [\n",
+      R"({{"device": "{}", "cudnn": "{}", "driver": {}, "runtime": {}, "warm_ups": {}, )"
+      R"("repetitions": {},)"
+      "\n\"masks\": {},\n\"results\": [\n",
       memory::describe_device(), kernels::cuda::describe_cudnn(), driver, runtime, warm_ups,
-      repetitions);
+      repetitions, masks);
   for (std::size_t i = 0; i < results.size(); ++i) {
     text += results[i] + (i + 1 < results.size() ? ",\n" : "\n");
   }
@@ -237,40 +327,61 @@ void write(const std::string& path) {
   if (!ok) throw Error(Exit::io, "could not write " + path);
 }
 
+enum class Extent { all, quick, masks };
+
 /// Causal and full at all lengths: what torch is measured at too.
-void sweep(Bench& bench, bool quick) {
-  for (std::int64_t n = 2048; n <= (quick ? 8192 : 65536); n *= 2) {
-    for (const char* mask : {"causal", "full"}) bench.attention(n, 32, 32, 128, 128, mask);
+void sweep(Bench& bench, Extent extent) {
+  for (std::int64_t n = 2048; n <= (extent == Extent::quick ? 8192 : 65536); n *= 2) {
+    for (const char* mask : {"causal", "full"}) bench.attention({n, 32, 32, 128, 128}, mask);
   }
 }
 
-void run(const std::string& out, bool quick) {
-  Bench bench("cuda");
-  sweep(bench, quick);
+void shapes(Bench& bench, Extent extent) {
+  sweep(bench, extent);
   fmt::print("{}\n", kernels::cuda::describe_cudnn());
   if (kernels::cuda::describe_cudnn().starts_with("cuDNN")) {
     Bench peer("cudnn");
-    sweep(peer, quick);
+    sweep(peer, extent);
   }
-  const std::int64_t n = quick ? 8192 : 16384;
-  bench.attention(n, 32, 4, 128, 128, "causal");
+  const std::int64_t n = extent == Extent::quick ? 8192 : 16384;
+  bench.attention({n, 32, 4, 128, 128}, "causal");
   for (const auto& [d, dv] : {std::pair{64, 64}, {96, 96}, {192, 128}, {256, 256}}) {
-    bench.attention(n, 32, 32, d, dv, "causal");
+    bench.attention({n, 32, 32, d, dv}, "causal");
   }
-  for (const char* mask : {"window", "documents", "slices"}) {
-    bench.attention(quick ? 16384 : 65536, 32, 32, 128, 128, mask);
+}
+
+/// The portable kernels, where Kokkos has CUDA: plain loops, so short lengths only.
+void portable(const std::string& backend) {
+  Bench bench(backend);
+  for (const std::int64_t n : {2048, 4096}) {
+    for (const char* mask : {"causal", "full"}) bench.attention({n, 32, 32, 128, 128}, mask);
   }
   bench.bandwidth(16384);
-  write(out);
+}
+
+void run(const std::string& out, Extent extent) {
+  Bench bench("cuda");
+  if (extent != Extent::masks) shapes(bench, extent);
+  const std::int64_t n = extent == Extent::quick ? 16384 : 65536;
+  bench.gaps(n);
+  if (extent != Extent::masks) bench.bandwidth(16384);
+  if (extent != Extent::masks && bench.offers("kokkos-cuda")) portable("kokkos-cuda");
+  write(out, json_of_masks(n));
 }
 
 }  // namespace
 }  // namespace tessera
 
 int main(int argc, char** argv) {
-  const bool quick = argc == 3 && std::string(argv[2]) == "--quick";
-  if (argc < 2 || (argc == 3 && !quick) || argc > 3) {
-    std::fprintf(stderr, "usage: bench_gpu_tile OUT.json [--quick: up to 8192 tokens]\n");
+  using tessera::Extent;
+  const std::string option = argc == 3 ? argv[2] : "";
+  const Extent extent = option == "--quick"   ? Extent::quick
+                        : option == "--masks" ? Extent::masks
+                                              : Extent::all;
+  if (argc < 2 || argc > 3 || (argc == 3 && extent == Extent::all)) {
+    std::fprintf(stderr,
+                 "usage: bench_gpu_tile OUT.json [--quick: up to 8192 tokens | "
+                 "--masks: masks with gaps only]\n");
     return 2;
   }
   if (tessera::memory::device_count() == 0) {
@@ -278,7 +389,8 @@ int main(int argc, char** argv) {
     return 77;
   }
   try {
-    tessera::run(argv[1], quick);
+    const tessera::kernels::KokkosRuntime kokkos;
+    tessera::run(argv[1], extent);
   } catch (const tessera::Error& e) {
     std::fprintf(stderr, "error: %s\n", e.what());
     return static_cast<int>(e.code());

@@ -22,6 +22,7 @@ from gpu_plot import draw
 # Rows of one group may be compared: same place, problem and mask.
 Group = namedtuple("Group", "place gpus mask query_heads kv_heads head_dim dtype")
 PASSES = ("forward", "both")
+MOST_OF_FRACTION = 1.25  # of (visible fraction x time under the full mask) that a mask may take
 PASS_NAMES = {"forward": "forward", "both": "forward and backward"}
 
 
@@ -237,7 +238,7 @@ def ratios_of(best):
     return texts
 
 
-def lines_of_masks(groups, tile):
+def lines_of_masks(groups):
     """Time under a mask over (visible fraction x time under the full mask), for the same scheme."""
     lines = []
     for group, rows in groups.items():
@@ -251,8 +252,7 @@ def lines_of_masks(groups, tile):
                       for p in ("forward", "backward") if p in row and p in full]
             lines.append(f"{row['tokens']:>8}  {group.place}, {group.mask:<28}{row['label']:<28}"
                          + ", ".join(ratios))
-    lines += lines_of_gaps(tile) if tile else []
-    head = ["", "time / (visible fraction x time under the full mask), same scheme or operator"]
+    head = ["", "time / (visible fraction x time under the full mask), same scheme"]
     return head + lines if lines else []
 
 
@@ -291,17 +291,41 @@ def lines_of_links(peers):
                     f"{1e6 * r['seconds']:>10.1f} us" for r in peers["links"]]
 
 
-def lines_of_gaps(tile):
-    """The same for single operators: the rate under the full mask over that under the other."""
-    full = {(r["name"], r["tokens"]): r["rate"] for r in tile["results"] if r["mask"] == "full"}
-    return [f"{r['tokens']:>8}  one operator, {r['mask']:<12}{r['name']:<28}"
-            f"{full[r['name'], r['tokens']] / r['rate']:.3f}"
-            for r in tile["results"] if r["mask"] not in ("full", "causal")
-            and (r["name"], r["tokens"]) in full]
+def untagged(name):
+    """The name of an operator's case without that of the backend."""
+    return re.sub(r" (cudnn|one-pass)$", "", name)
+
+
+def lines_of_gaps(tile, flex):
+    """Single operators under masks with gaps: time without the launch floor over (visible fraction
+    x time under the full mask), and FlexAttention's time over ours under the same mask."""
+    peers = {(r["name"], r["tokens"], r["mask"], round(r["fraction"], 6)): r
+             for r in flex if "rate" in r}
+    lines = []
+    for r in tile["results"]:
+        if "full_s" not in r:
+            continue
+        ratio = (r["median_s"] - r["floor_s"]) / (r["fraction"] * r["full_s"])
+        spread = {"median": r["median_s"], "min": r["min_s"], "max": r["max_s"]}
+        line = (f"{r['tokens']:>8}  {r['mask']:<10}{100 * r['fraction']:>7.2f} %  {r['name']:<24}"
+                f"{spread_of(spread):<30}{1e3 * r['full_s']:>9.3f}{1e6 * r['floor_s']:>9.1f}"
+                f"{ratio:>8.3f}{'' if ratio <= MOST_OF_FRACTION else ' LIMIT NOT KEPT'}")
+        peer = peers.get((untagged(r["name"]), r["tokens"], r["mask"], round(r["fraction"], 6)))
+        if peer:
+            ours = r["median_s"] + r.get("before_s", 0)
+            line += f"   {1e3 * peer['median_s']:.3f}, {peer['median_s'] / ours:.3f} of ours"
+        lines.append(line)
+    if not lines:
+        return []
+    return ["", "masks with gaps, one operator on one GPU; ratio = (time - launch floor) / "
+            f"(visible fraction x time under the full mask), limit {MOST_OF_FRACTION}",
+            "FlexAttention's backward holds Delta and clearing: in the last column ours does too",
+            f"{'tokens':>8}  {'mask':<10}{'visible':>9}  {'':<24}{'ms (fastest .. slowest)':<30}"
+            f"{'full ms':>9}{'floor us':>9}{'ratio':>8}   FlexAttention ms, of ours", *lines]
 
 
 def lines_of_tiles(tile, torch):
-    """Operators on one GPU beside torch's, by backend; `torch` has the results of all scripts."""
+    """Operators on one GPU beside torch's scaled_dot_product_attention, by backend."""
     lines = ["", f"operators on one GPU: {tile['device']}",
              f"CUDA driver {tile['driver']}, runtime {tile['runtime']}; medians of "
              f"{tile['repetitions']} after {tile['warm_ups']} warm-ups (fastest .. slowest)",
@@ -316,7 +340,7 @@ def lines_of_tiles(tile, torch):
         line = (f"{r['name']:<30}{r['tokens']:>7} {r['mask']:<10}{r['rate']:>8.2f} {r['unit']:<8}"
                 f"{1e3 * r['median_s']:>10.3f}{1e3 * r['min_s']:>10.3f}{1e3 * r['max_s']:>10.3f}")
         for b in backends:
-            peer = peers.get((r["name"].replace(" cudnn", ""), r["tokens"], r["mask"], b))
+            peer = peers.get((untagged(r["name"]), r["tokens"], r["mask"], b))
             line += f"{peer:>9.1f}{r['rate'] / peer:>7.2f}" if peer else f"{'':>16}"
         lines.append(line.rstrip())
     return lines
@@ -377,13 +401,15 @@ def main():
     head += ["", "TFLOP/s per GPU of visible pairs; * = best of its side"] if groups else []
     tables = [line for group, rows in groups.items() for line in lines_of_group(group, rows)]
     tile = load(folder / "tile.json")
-    rest = lines_of_masks(groups, tile) + lines_of_ratios(folder)
+    results = {name: (load(folder / f"{name}.json") or {"results": []})["results"]
+               for name in ("torch", "flex")}
+    rest = lines_of_masks(groups) + (lines_of_gaps(tile, results["flex"]) if tile else [])
+    rest += lines_of_ratios(folder)
     rest += lines_of_links(peers) if peers else []
     if (folder / "pass.json").exists():
         rest += lines_of_pass(load(folder / "pass.json"))
     if tile:
-        rest += lines_of_tiles(tile, [r for name in ("torch", "flex") for r in (
-            load(folder / f"{name}.json") or {"results": []})["results"]])
+        rest += lines_of_tiles(tile, results["torch"])
     (folder / "report.txt").write_text("\n".join(head + tables + rest).strip("\n") + "\n")
     # The terminal gets how ours compares, the file all rates.
     short = []

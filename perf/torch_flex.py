@@ -1,182 +1,162 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rates of torch's FlexAttention (compiled, block mask) on one GPU under masks with gaps: causal,
-window of 4096, causal documents, random slices. Shapes, flops of visible pairs and way of timing
-as in torch_sdpa.py: 32 heads of 128 in bf16, medians of 20 after 5 warm-ups. Each mask is checked
-on some rows against plain attention in f32 before it is timed.
+"""Rates of torch's FlexAttention (compiled, block mask) on one GPU under the masks with gaps that
+bench_gpu_tile ran under: documents, window, slices. It takes them from that program's JSON file.
+Shapes and flops of visible pairs as there: 32 heads of 128 in bf16, [token, head, dim], medians of
+20 after 5 warm-ups. The GPU is kept busy while the host prepares a run, so that the host's part of
+a call does not count. Each mask is checked on some rows against plain attention in f32 first.
 
-Usage: torch_flex.py OUT.json [--tokens N] [--documents FILE] [--slices FILE] [--autotune]
-FILE is the HDF5 input of the run to compare with (inputs/data/make_attention.py) or a JSON list:
-of lengths, or of [q begin, q end, k begin, k end, type]. By default documents and slices are those
-of bench_gpu_tile."""
+All masks here have one interval of keys for each query, so one mask function does for all, and
+one compilation; it looks at two numbers of a row and is asked in partly visible blocks only.
+
+Usage: torch_flex.py TILE.json OUT.json [--autotune]"""
 import argparse
 import json
+import time
 
 import torch
 import torch._functorch.config
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from torch_sdpa import DIM, HEADS, REPETITIONS, WARM_UPS, seconds_of
+from torch_sdpa import DIM, HEADS, REPETITIONS, WARM_UPS
 
-WINDOW, NUM_SLICES, CHECKED_ROWS, TOLERANCE = 4096, 64, 64, 0.03
-
-
-def read_list(path, name):
-    if path.endswith(".json"):
-        with open(path) as file:
-            return json.load(file)
-    import h5py
-    with h5py.File(path) as file:
-        return file["mask"][name][...].tolist()
+CHECKED_ROWS, TOLERANCE = 64, 0.03
+BUSY_CYCLES = 4_000_000  # about 2 ms: longer than the host needs for a call
 
 
-def bench_documents(tokens):
-    """Lengths 500, 1500, 2500, ... as in bench_gpu_tile.cpp."""
-    lengths, size = [], 500
-    while sum(lengths) < tokens:
-        lengths.append(min(size, tokens - sum(lengths)))
-        size = (size + 1000) % 7000
-    return lengths
+def read_masks(path):
+    """[(name, tokens, bands)] of a report of bench_gpu_tile."""
+    with open(path) as file:
+        masks = json.load(file).get("masks")
+    if not masks:
+        raise SystemExit(f"error: {path} names no masks; make it with bench_gpu_tile --masks")
+    return [(mask["name"], mask["tokens"], mask["bands"]) for mask in masks]
 
 
-def bench_slices(tokens):
-    """Query ranges from random cuts, each with half of the keys from a random place on and a random
-    type (0 full, 1 causal, 2 inverse causal, 3 both), as in bench_gpu_tile.cpp."""
-    state = 1
-
-    def draw(below):
-        nonlocal state
-        state = (1103515245 * state + 12345) % 2**31
-        return (state >> 8) % below
-
-    cuts = set()
-    while len(cuts) < NUM_SLICES - 1:
-        cuts.add(1 + draw(tokens - 1))
-    slices, begin = [], 0
-    for end in [*sorted(cuts), tokens]:
-        k = draw(tokens // 2 + 1)
-        slices.append([begin, end, k, k + tokens // 2, draw(4)])
-        begin = end
-    return slices
-
-
-def intervals_of(slices, tokens):
-    """[first, end) of the visible keys of each query row; slices must not share query rows."""
+def intervals_of(bands, tokens):
+    """[first, end) of the visible keys of each query, from bands [q0, q1, k0, k1, lo, hi]: key k is
+    visible for q0 <= q < q1, k0 <= k < k1, lo <= k - q <= hi; None is no bound."""
     first, end = (torch.zeros(tokens, dtype=torch.int64) for _ in range(2))
-    for q0, q1, k0, k1, kind in slices:
-        if first[q0:q1].any() or end[q0:q1].any():
-            raise SystemExit(f"error: slices share query rows of [{q0}, {q1}); one interval of "
-                             "keys per row is what this script can express")
+    for q0, q1, k0, k1, lo, hi in bands:
+        if end[q0:q1].any():
+            raise SystemExit(f"error: bands share query rows of [{q0}, {q1}); one interval of keys "
+                             "per row is what this script can express")
         q = torch.arange(q0, q1)
-        first[q0:q1] = torch.clamp(q + k0 - q0, min=k0) if kind & 2 else k0
-        end[q0:q1] = torch.clamp(q + k1 - q1 + 1, max=k1) if kind & 1 else k1
+        first[q0:q1] = k0 if lo is None else torch.clamp(q + lo, min=k0)
+        end[q0:q1] = k1 if hi is None else torch.clamp(q + hi + 1, max=k1)
     return first, torch.maximum(first, end)
-
-
-def masks_of(options):
-    """{name: (mask_mod, first, end)}; the intervals give the area and the check."""
-    tokens = options.tokens
-    rows = torch.arange(tokens)
-    lengths = (read_list(options.documents, "documents") if options.documents
-               else bench_documents(tokens))
-    if sum(lengths) != tokens:
-        raise SystemExit(f"error: documents of {sum(lengths)} tokens for --tokens {tokens}")
-    begins = torch.repeat_interleave(torch.tensor([sum(lengths[:i]) for i in range(len(lengths))]),
-                                     torch.tensor(lengths))
-    slices = read_list(options.slices, "slices") if options.slices else bench_slices(tokens)
-    first, end = intervals_of(slices, tokens)
-    document, low, high = (x.to("cuda", torch.int32) for x in (begins, first, end))
-
-    def causal(b, h, q, k):
-        return q >= k
-
-    def window(b, h, q, k):
-        return (q >= k) & (q - k < WINDOW)
-
-    def documents(b, h, q, k):
-        return (q >= k) & (document[q] == document[k])
-
-    def sliced(b, h, q, k):
-        return (k >= low[q]) & (k < high[q])
-
-    return {"causal": (causal, torch.zeros_like(rows), rows + 1),
-            "window": (window, torch.clamp(rows - WINDOW + 1, min=0), rows + 1),
-            "documents": (documents, begins, rows + 1), "slices": (sliced, first, end)}
 
 
 def error_of(out, q, k, v, first, end):
     """Largest error on some rows over the largest value there."""
     tokens = q.shape[2]
-    rows = torch.linspace(0, tokens - 1, CHECKED_ROWS, device="cuda").long()
-    keys = torch.arange(tokens, device="cuda")
-    first, end = first.to("cuda")[rows, None], end.to("cuda")[rows, None]
-    visible = (keys >= first) & (keys < end)
+    rows = torch.linspace(0, tokens - 1, CHECKED_ROWS, device=q.device).long()
+    keys = torch.arange(tokens, device=q.device)
+    visible = (keys >= first[rows, None]) & (keys < end[rows, None])
     scores = (q[0, :, rows].float() @ k[0].float().transpose(1, 2)) * DIM**-0.5
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0)
     expected = weights @ v[0].float()
     return ((out[0, :, rows].float() - expected).abs().max() / expected.abs().max()).item()
 
 
-def measure(name, mask, tokens, attention):
-    mask_mod, first, end = mask
-    torch.manual_seed(1)
-    q, k, v, grad = (torch.randn(1, tokens, HEADS, DIM, device="cuda", dtype=torch.bfloat16)
-                     .transpose(1, 2) for _ in range(4))
-    for x in (q, k, v):
-        x.requires_grad_()
-    block_mask = create_block_mask(mask_mod, None, None, tokens, tokens, device="cuda",
-                                   _compile=True)
-    out = attention(q, k, v, block_mask=block_mask)
-    with torch.no_grad():
-        error = error_of(out, q, k, v, first, end)
-    if not error <= TOLERANCE:
-        raise RuntimeError(f"wrong: error {error:.3g} of the largest value")
-    pairs = (end - first).sum().item()
-    results = []
-    for pass_name, factor, work in (
-            ("forward", 4, lambda: attention(q, k, v, block_mask=block_mask)),
-            ("backward", 10,
-             lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True))):
-        median, fastest, slowest = seconds_of(work)
-        results.append({"name": f"{pass_name} d{DIM}", "backend": "flex", "tokens": tokens,
-                        "mask": name, "fraction": pairs / tokens**2,
-                        "rate": 1e-12 * factor * pairs * HEADS * DIM / median,
-                        "unit": "TFLOP/s", "median_s": median, "min_s": fastest,
-                        "max_s": slowest})
-    return results
+def seconds_of(work):
+    """(median, fastest, slowest) in seconds."""
+    times = []
+    for i in range(WARM_UPS + REPETITIONS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(BUSY_CYCLES)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        if i >= WARM_UPS:
+            times.append(1e-3 * begin.elapsed_time(end))
+    times.sort()
+    return (times[REPETITIONS // 2 - 1] + times[REPETITIONS // 2]) / 2, times[0], times[-1]
+
+
+class Flex:
+    """Compiled attention of one length; tensors and mask function are the same for all masks."""
+
+    def __init__(self, tokens, mode):
+        self.attention = torch.compile(flex_attention, dynamic=False, mode=mode)
+        torch.manual_seed(1)
+        self.q, self.k, self.v, self.grad = (
+            torch.randn(1, tokens, HEADS, DIM, device="cuda", dtype=torch.bfloat16)
+            .transpose(1, 2) for _ in range(4))
+        for x in (self.q, self.k, self.v):
+            x.requires_grad_()
+        first, end = (torch.zeros(tokens, device="cuda", dtype=torch.int32) for _ in range(2))
+        self.first, self.end = first, end
+
+        def visible(b, h, q, k):
+            return (k >= first[q]) & (k < end[q])
+
+        self.visible = visible
+
+    def measure(self, name, tokens, bands):
+        """Two results: forward, and backward alone."""
+        first, end = intervals_of(bands, tokens)
+        self.first.copy_(first)
+        self.end.copy_(end)
+        block_mask = create_block_mask(self.visible, None, None, tokens, tokens, device="cuda")
+
+        def forward():
+            return self.attention(self.q, self.k, self.v, block_mask=block_mask)
+
+        out = forward()
+        with torch.no_grad():
+            error = error_of(out, self.q, self.k, self.v, self.first, self.end)
+        if not error <= TOLERANCE:
+            raise RuntimeError(f"wrong: error {error:.3g} of the largest value")
+
+        def backward():
+            torch.autograd.grad(out, (self.q, self.k, self.v), self.grad, retain_graph=True)
+
+        pairs = (end - first).sum().item()
+        results = []
+        for pass_name, factor, work in (("forward", 4, forward), ("backward", 10, backward)):
+            median, fastest, slowest = seconds_of(work)
+            results.append({"name": f"{pass_name} d{DIM}", "backend": "flex", "tokens": tokens,
+                            "mask": name, "fraction": pairs / tokens**2,
+                            "rate": 1e-12 * factor * pairs * HEADS * DIM / median,
+                            "unit": "TFLOP/s", "median_s": median, "min_s": fastest,
+                            "max_s": slowest})
+        return results
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("tile", metavar="TILE.json", help="report of bench_gpu_tile")
     parser.add_argument("out", metavar="OUT.json")
-    parser.add_argument("--tokens", type=int, default=65536)
-    parser.add_argument("--documents", metavar="FILE")
-    parser.add_argument("--slices", metavar="FILE")
     parser.add_argument("--autotune", action="store_true",
                         help="let the compiler time tile sizes (minutes)")
     options = parser.parse_args()
+    masks = read_masks(options.tile)
     # Backward runs many times on one graph, so the compiler must not reuse what it saved.
     torch._functorch.config.donated_buffer = False
     mode = "max-autotune-no-cudagraphs" if options.autotune else None
     report = {"torch": torch.__version__, "cuda": torch.version.cuda,
               "device": torch.cuda.get_device_name(), "warm_ups": WARM_UPS,
               "repetitions": REPETITIONS, "autotune": options.autotune, "results": []}
-    for name, mask in masks_of(options).items():
+    flex = {}  # by length
+    for name, tokens, bands in masks:
+        begin = time.monotonic()
         try:
-            torch._dynamo.reset()
-            attention = torch.compile(flex_attention, dynamic=False, mode=mode)
-            results = measure(name, mask, options.tokens, attention)
+            if tokens not in flex:
+                flex[tokens] = Flex(tokens, mode)
+            results = flex[tokens].measure(name, tokens, bands)
         except Exception as problem:  # the compiler raises many kinds; the next mask may work
             why = f"{type(problem).__name__}: {problem}".split("\n")[0][:300]
-            results = [{"mask": name, "tokens": options.tokens, "error": why}]
+            results = [{"mask": name, "tokens": tokens, "error": why}]
         for result in results:
-            rate = f"{result['rate']:9.1f} TFLOP/s" if "rate" in result else result["error"]
-            print(f"flex {result.get('name', ''):<16}{result['tokens']:>8} {name:<10}{rate}",
-                  flush=True)
+            text = (f"{result['rate']:9.1f} TFLOP/s {1e3 * result['median_s']:10.3f} ms"
+                    if "rate" in result else result["error"])
+            print(f"flex {result.get('name', ''):<16}{tokens:>8} {name:<10}{text}", flush=True)
+        print(f"{name}: {time.monotonic() - begin:.0f} s with compilation", flush=True)
         report["results"] += results
         with open(options.out, "w") as file:
             json.dump(report, file, indent=1)
-        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

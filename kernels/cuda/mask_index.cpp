@@ -27,9 +27,25 @@ Rect visible_part(const TileBand& b, const Rect& in) {
   return r;
 }
 
-bool covers(const TileBand& b, const Rect& r) {
-  return b.row0 <= r.row0 && b.row1 >= r.row1 && b.col0 <= r.col0 && b.col1 >= r.col1 &&
-         r.row1 - 1 + b.lo <= r.col0 && r.row0 + b.hi >= r.col1 - 1;
+/// Visible cells of a band in `r`, its visible part of some rectangle: the cells of `r` without the
+/// two triangles that the bounds cut off.
+std::int64_t visible_cells(const TileBand& b, const Rect& r) {
+  const std::int64_t rows = r.row1 - r.row0, cols = r.col1 - r.col0;
+  const auto triangle = [&](std::int64_t side) {
+    const std::int64_t lines = std::clamp<std::int64_t>(side, 0, rows);
+    return lines * side - lines * (lines - 1) / 2;
+  };
+  return rows * cols - triangle(r.col1 - 1 - b.hi - r.row0) - triangle(r.row1 - 1 + b.lo - r.col0);
+}
+
+/// Do the bands, which are disjoint, cover the whole block together?
+bool cover(const std::vector<TileBand>& bands, const Rect& block) {
+  std::int64_t cells = 0;
+  for (const TileBand& b : bands) {
+    const Rect r = visible_part(b, block);
+    if (!r.empty()) cells += visible_cells(b, r);
+  }
+  return cells == std::int64_t{block.row1 - block.row0} * (block.col1 - block.col0);
 }
 
 /// Is there a column of the block that no row of it sees?
@@ -74,7 +90,7 @@ void add_strip(std::span<const TileBand> mask, const Rect& strip, int col_block,
       bands.push_back(mask[static_cast<std::size_t>(found[i].second)]);
     }
     const bool whole = block.col1 - block.col0 == col_block;
-    if (whole && bands.size() == 1 && covers(bands[0], block)) {
+    if (whole && cover(bands, block)) {
       out.entries.push_back({c, 0, 0, 0});
       continue;
     }

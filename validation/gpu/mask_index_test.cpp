@@ -57,9 +57,7 @@ void check_block(const TileIndex& index, const TileEntry* entry, const Cells& ce
   }
   ASSERT_EQ(entry != nullptr, any) << "block at " << row0 << ", " << col0;
   if (!entry) return;
-  if (!(entry->flags & tile_partial)) {
-    EXPECT_TRUE(all);
-  }
+  EXPECT_EQ((entry->flags & tile_partial) == 0, all) << "block at " << row0 << ", " << col0;
   EXPECT_EQ((entry->flags & tile_holes) != 0, holes) << "block at " << row0 << ", " << col0;
 }
 
@@ -111,6 +109,24 @@ TEST(gpu_mask_index, causal_has_partial_blocks_on_the_diagonal_only) {
   const auto partial = std::ranges::count_if(index.entries, [](auto& e) { return e.flags != 0; });
   EXPECT_EQ(partial, 8);
   EXPECT_EQ(index.order.front(), 7) << "the block with most work comes first";
+}
+
+TEST(gpu_mask_index, bands_that_cover_a_block_together_make_it_whole) {
+  // Rows 0 to 99 see keys 0 to 255, the others keys 128 to 383; a second pair meets on a diagonal.
+  const std::vector<ops::Band> steps{{0, 100, 0, 256, -open, open},
+                                     {100, 256, 128, 384, -open, open}};
+  const TileIndex index = index_tiles(narrow(steps, 256, 384), 256, 384, 128, 128);
+  ASSERT_EQ(index.entries.size(), 5u);
+  EXPECT_EQ(index.order, (std::vector<int>{0, 1}));
+  EXPECT_EQ(index.entries[0].flags, tile_partial) << "rows 0 to 99 of the first block";
+  EXPECT_EQ(index.entries[1].flags, 0) << "both bands";
+  EXPECT_EQ(index.entries[2].flags, tile_partial) << "rows 100 to 127";
+  EXPECT_EQ(index.entries[3].flags, 0);
+  EXPECT_EQ(index.bands.size(), 2u);
+  const std::vector<ops::Band> halves{{0, 128, 0, 128, -open, 7}, {0, 128, 0, 128, 8, open}};
+  const TileIndex one = index_tiles(narrow(halves, 128, 128), 128, 128, 128, 128);
+  ASSERT_EQ(one.entries.size(), 1u);
+  EXPECT_EQ(one.entries[0].flags, 0);
 }
 
 }  // namespace

@@ -151,6 +151,41 @@ class Report(unittest.TestCase):
         lines = [x for x in text.split("\n") if "torch FlexAttention" in x and "->" not in x]
         self.assertEqual([x.split()[3:5] for x in lines], [["200.0*", "200.0*"], ["200.0*", "-"]])
 
+    def test_operators_under_masks_with_gaps(self):
+        def tile(name, median, mask="documents", **more):
+            return {"name": f"{name} d128", "tokens": TOKENS, "mask": mask, "rate": 1.0,
+                    "unit": "TFLOP/s", "median_s": median, "min_s": median, "max_s": median,
+                    "fraction": 0.25, **more}
+        # forward (3.01 - 0.01) / (0.25 x 10); backward (5.02 - 0.02) / (0.25 x 20), flex against
+        # 5.02 + 0.48.
+        self.write(
+            tile={"device": "GPU", "driver": 1, "runtime": 1, "repetitions": 20, "warm_ups": 5,
+                  "cudnn": "none", "results": [
+                      tile("forward", 10e-3, "full"),
+                      tile("forward", 3.01e-3, full_s=10e-3, floor_s=1e-5),
+                      {**tile("backward", 5.02e-3, full_s=20e-3, floor_s=2e-5, before_s=0.48e-3),
+                       "name": "backward d128 one-pass"},
+                      tile("forward", 2e-3, "window", full_s=10e-3, floor_s=1e-5)]},
+            flex={"torch": "2.11", "device": "GPU", "results": [
+                {**tile("forward", 3.612e-3), "backend": "flex"},
+                {**tile("backward", 4.4e-3), "backend": "flex"},
+                {**tile("forward", 1e-3, "window"), "backend": "flex", "fraction": 0.26}]})
+        text = self.report()
+        self.assertRegex(self.line(text, "documents", "forward", "%", "10.0"),
+                         r"1\.200   3\.612, 1\.200 of ours$")
+        self.assertRegex(self.line(text, "documents", "backward", "%"),
+                         r"20\.0 +1\.000   4\.400, 0\.800 of ours$")
+        self.assertRegex(self.line(text, "window", "forward", "%"), r"0\.796$")
+        self.assertNotIn("NOT KEPT", text)
+
+    def test_a_mask_that_takes_too_long_is_marked(self):
+        self.write(tile={"device": "GPU", "driver": 1, "runtime": 1, "repetitions": 20,
+                         "warm_ups": 5, "cudnn": "none", "results": [
+                             {"name": "forward d128", "tokens": TOKENS, "mask": "slices",
+                              "rate": 1.0, "unit": "TFLOP/s", "median_s": 2.52e-3, "min_s": 2e-3,
+                              "max_s": 3e-3, "fraction": 0.5, "full_s": 4e-3, "floor_s": 1e-5}]})
+        self.assertRegex(self.line(self.report(), "slices", "%"), r"1\.255 LIMIT NOT KEPT$")
+
     def test_nothing_is_made_up(self):
         (self.folder / "conditions.txt").write_text("date: today\n")
         self.assertEqual(self.report(), "date: today\n")
