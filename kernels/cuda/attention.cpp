@@ -13,7 +13,10 @@ namespace {
 using Resident = MaskCache::Resident;
 
 constexpr std::int64_t most_rows = std::int64_t{1} << 30;  ///< positions are 32 bit in kernels
-constexpr std::int64_t cache_bytes = 24 << 20;             ///< of the L2, for streamed operands
+/// Entries after which a thread block gives its multiprocessor back, about a quarter of a
+/// millisecond, so that kernels of other streams (those of NCCL) get their turn.
+constexpr int steps_at_most = 128;
+constexpr std::int64_t cache_bytes = 24 << 20;  ///< of the L2, for streamed operands
 
 cudaStream_t stream_of(const ops::Call& call) { return static_cast<cudaStream_t>(call.stream); }
 
@@ -54,6 +57,13 @@ int compute_major() {
   return 0;
 }
 
+int multiprocessors() {
+  int device = 0, count = 0;
+  check(cudaGetDevice(&device), "the current device");
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "its size");
+  return count;
+}
+
 bool has_kernel(const ops::Call& call, std::initializer_list<std::size_t> operands,
                 std::initializer_list<std::size_t> sums) {
   if (!mismatch(call).empty() || !on_device(call) || !small_enough(call)) return false;
@@ -92,6 +102,11 @@ Tile tile_of(const ops::Call& call, MaskCache& masks, Resident resident, TileSha
   t.heads_at_once = static_cast<int>(by_keys ? together : together * group);
   t.scale = static_cast<float>(call.attributes.scale);
   t.softcap = static_cast<float>(call.attributes.softcap);
+  const int rounds = by_keys ? group : 1;  // over the list of a block
+  t.items = t.tiles.blocks * (by_keys ? s.key_heads : s.heads);
+  t.items_at_most =
+      std::max(1, steps_at_most * t.tiles.blocks / std::max(1, t.tiles.num_entries * rounds));
+  t.thread_blocks = std::min(t.items, t.items / t.items_at_most + multiprocessors());
   return t;
 }
 
@@ -123,8 +138,8 @@ BackwardParams backward_params(const ops::Call& call) {
   p.dq = a[6].as<float>();
   p.dk = a[7].as<float>();
   p.dv = a[8].as<float>();
-  const auto keep = [&](int argument) { return call.attributes.fresh >> argument & 1 ? 0.f : 1.f; };
-  p.keep_dq = keep(6), p.keep_dk = keep(7), p.keep_dv = keep(8);
+  const auto fresh = [&](int argument) { return (call.attributes.fresh >> argument & 1) != 0; };
+  p.fresh_dq = fresh(6), p.fresh_dk = fresh(7), p.fresh_dv = fresh(8);
   for (int i = 0; i < 2; ++i) {
     p.lse_stride[i] = a[4].stride[i];
     p.delta_stride[i] = a[5].stride[i];
@@ -135,25 +150,41 @@ BackwardParams backward_params(const ops::Call& call) {
   return p;
 }
 
+/// The part of a call that depends on which side stays in a block, made by `launcher`.
+void launch(const ops::Call& call, MaskCache& masks, BackwardParams& p, Resident resident,
+            decltype(launch_backward)* launcher, const char* name) {
+  const Sizes s = sizes(call);
+  const bool by_keys = resident == Resident::keys;
+  const TileShape shape = by_keys ? backward_key_tile(s.d, s.dv) : backward_query_tile(s.d, s.dv);
+  const int query_rows = by_keys ? shape.streamed : shape.resident;
+  const int key_rows = by_keys ? shape.resident : shape.streamed;
+  p.q = tensor_map(call.args[0], query_rows);
+  p.k = tensor_map(call.args[1], key_rows);
+  p.v = tensor_map(call.args[2], key_rows);
+  p.grad = tensor_map(call.args[3], query_rows);
+  p.tile = tile_of(call, masks, resident, shape);
+  check(launcher(p, s.d, s.dv, stream_of(call)), name);
+}
+
 void backward(const ops::Call& call, MaskCache& masks) {
   const Sizes s = sizes(call);
   if (s.queries == 0 || s.keys == 0 || s.heads == 0) return;
   BackwardParams p = backward_params(call);
-  const auto launch = [&](Resident resident, TileShape shape, auto launcher, const char* name) {
-    const bool by_keys = resident == Resident::keys;
-    const int query_rows = by_keys ? shape.streamed : shape.resident;
-    const int key_rows = by_keys ? shape.resident : shape.streamed;
-    p.q = tensor_map(call.args[0], query_rows);
-    p.k = tensor_map(call.args[1], key_rows);
-    p.v = tensor_map(call.args[2], key_rows);
-    p.grad = tensor_map(call.args[3], query_rows);
-    p.tile = tile_of(call, masks, resident, shape);
-    check(launcher(p, s.d, s.dv, stream_of(call)), name);
-  };
-  launch(Resident::keys, backward_key_tile(s.d, s.dv), launch_backward_keys,
-         "attention.backward, dk and dv");
-  launch(Resident::queries, backward_query_tile(s.d, s.dv), launch_backward_queries,
-         "attention.backward, dq");
+  launch(call, masks, p, Resident::keys, launch_backward_keys, "attention.backward, dk and dv");
+  launch(call, masks, p, Resident::queries, launch_backward_queries, "attention.backward, dq");
+}
+
+bool one_pass_supports(const ops::Call& call) {
+  if (!backward_supports(call)) return false;
+  const Sizes s = sizes(call);
+  return backward_sum_rows(s.d, s.dv) > 0 && fits_sum_map(call.args[6]);
+}
+void one_pass_backward(const ops::Call& call, MaskCache& masks) {
+  const Sizes s = sizes(call);
+  if (s.queries == 0 || s.keys == 0 || s.heads == 0) return;
+  BackwardParams p = backward_params(call);
+  p.dq_sums = tensor_map(call.args[6], backward_sum_rows(s.d, s.dv));
+  launch(call, masks, p, Resident::keys, launch_backward, "attention.backward");
 }
 
 /// Every query sees a key.
@@ -188,9 +219,18 @@ bool backward_overwrites(const ops::Call& call, std::size_t argument) {
   return (argument == 7 || argument == 8) && all_keys_are_seen(call);
 }
 
+/// dQ is only ever added to.
+bool one_pass_overwrites(const ops::Call& call, std::size_t argument) {
+  return argument != 6 && backward_overwrites(call, argument);
+}
+
 void prepare_forward(const ops::Call& call, MaskCache& masks) {
   const Sizes s = sizes(call);
   tile_of(call, masks, Resident::queries, forward_tile(s.d, s.dv));
+}
+void prepare_one_pass(const ops::Call& call, MaskCache& masks) {
+  const Sizes s = sizes(call);
+  tile_of(call, masks, Resident::keys, backward_key_tile(s.d, s.dv));
 }
 void prepare_backward(const ops::Call& call, MaskCache& masks) {
   const Sizes s = sizes(call);
@@ -242,6 +282,7 @@ bool on_device(const ops::Call& call) {
 View view(const TensorRef& t) {
   const Element type = t.dtype == DType::f64   ? Element::f64
                        : t.dtype == DType::f32 ? Element::f32
+                       : t.dtype == DType::f16 ? Element::f16
                                                : Element::bf16;
   return {
       t.data, type, {t.shape[0], t.shape[1], t.shape[2]}, {t.stride[0], t.stride[1], t.stride[2]}};
@@ -272,13 +313,17 @@ std::optional<Box> box_of(const ops::Call& call) {
 
 void add_attention(ops::Registry& registry, std::shared_ptr<MaskCache> masks) {
   const auto add = [&](const char* op, const char* backend, int priority, auto supports, auto run,
-                       auto prepare, bool (*overwrites)(const ops::Call&, std::size_t) = nullptr) {
+                       auto prepare, bool (*overwrites)(const ops::Call&, std::size_t) = nullptr,
+                       bool repeatable = true) {
     registry.add({op, backend, priority, supports,
                   [masks, run](const ops::Call& call) { run(call, *masks); },
-                  [masks, prepare](const ops::Call& call) { prepare(call, *masks); }, overwrites});
+                  [masks, prepare](const ops::Call& call) { prepare(call, *masks); }, overwrites,
+                  repeatable});
   };
   add("attention.forward", "cuda", 20, forward_supports, forward, prepare_forward,
       forward_overwrites);
+  add("attention.backward", "cuda-one-pass", 25, one_pass_supports, one_pass_backward,
+      prepare_one_pass, one_pass_overwrites, false);
   add("attention.backward", "cuda", 20, backward_supports, backward, prepare_backward,
       backward_overwrites);
   add("attention.forward", "cuda-plain", 5, plain_supports, plain_forward, prepare_plain);

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // dK and dV of a bf16 tile with any mask, given the final statistics (attention brief 1.3). A block
 // owns 128 keys of one key head and runs over the blocks of queries that see them, for each query
-// head of the group: every element has one owner, the result is the same in every run. Scores are
-// computed transposed (keys x queries), so that P^T and dS^T are operands straight from registers.
-// Head sizes above 128 need two launches, one for dV and one for dK, for want of registers.
-#include "kernels/cuda/mask.cuh"
+// head of the group: every element has one owner, the result is the same in every run. Head sizes
+// above 128 need two launches, one for dV and one for dK, for want of registers.
+#include "kernels/cuda/attention_backward_keys.cuh"
 
 namespace tessera::kernels::cuda {
 namespace {
 
-constexpr int keys = 128;
-constexpr int consumers = 2 * group_threads;
-constexpr int threads = consumers + group_threads;
+constexpr int keys = block_keys, consumers = key_consumers, threads = key_threads;
 
 template <int D, int DV>
 struct Shape {
@@ -49,22 +46,6 @@ struct Shared {
   __device__ uint64_t* free(int stage) const { return barrier(1 + S::stages + stage); }
 };
 
-/// Rows of the statistics: lse in powers of two, +inf where there is no gradient.
-template <int D, int DV>
-__device__ void fetch_statistics(const BackwardParams& p, const Shared<D, DV>& mem, int stage,
-                                 int row, int head) {
-  for (int i = threadIdx.x % 32; i < Shape<D, DV>::queries; i += 32) {
-    const int q = row + i;
-    float lse = -INFINITY, delta = 0;
-    if (q < p.tile.rows) {
-      lse = p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]];
-      delta = p.delta[head * p.delta_stride[0] + q * p.delta_stride[1]];
-    }
-    mem.lse(stage)[i] = lse == -INFINITY ? INFINITY : lse * log2_e;
-    mem.delta(stage)[i] = lse == -INFINITY ? 0 : delta;
-  }
-}
-
 /// One warp: lane 0 drives the copy engine, all lanes fetch the statistics.
 template <int D, int DV>
 __device__ void fetch(const BackwardParams& p, const Shared<D, DV>& mem, int key, int key_head,
@@ -87,23 +68,30 @@ __device__ void fetch(const BackwardParams& p, const Shared<D, DV>& mem, int key
       load_tile<D, S::queries>(mem.q(stage), &p.q, mem.full(stage), head, row);
       load_tile<DV, S::queries>(mem.g(stage), &p.grad, mem.full(stage), head, row);
     }
-    fetch_statistics(p, mem, stage, row, head);
+    fetch_statistics<S::queries>(p, mem.lse(stage), mem.delta(stage), row, head);
     if (!leader) barrier_arrive(mem.full(stage));
     __syncwarp();
   }
 }
 
 template <int D, int DV, bool want_dk, bool want_dv, bool capped>
-struct Consumer {
+struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   using S = Shape<D, DV>;
-  static constexpr int n = S::queries / 2;
+  using Base = KeyScores<S::queries, capped>;
+  using Base::n, Base::s, Base::t, Base::probabilities, Base::score_gradient, Base::store;
   const BackwardParams& p;
   const Shared<D, DV>& mem;
-  int block_key, key, head, first_column;
-  float s[n], t[n];
+  int block_key, head;
   float dk[want_dk ? D / 2 : 2], dv[want_dv ? DV / 2 : 2];
   uint32_t weights[n / 2], slopes[n / 2];  ///< P^T and dS^T as operands
-  uint32_t visible[2];                     ///< cells of a partial block
+
+  __device__ Consumer(const BackwardParams& p, const Shared<D, DV>& mem, const Item& item)
+      : Base{p.tile, item.row + static_cast<int>(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4),
+             static_cast<int>(threadIdx.x % 4 * 2)},
+        p(p),
+        mem(mem),
+        block_key(item.row),
+        head(item.head) {}
 
   /// Registers suffice for scores and the operands of the step before at one time.
   static constexpr bool roomy = !want_dk || !want_dv || D <= 96;
@@ -130,63 +118,9 @@ struct Consumer {
     clear_holes<S::queries, (DV + 63) / 64, consumers>(p.tile.tiles, e, block_key, end,
                                                        mem.g(stage));
   }
-  /// Scores become probabilities, 0 where masked.
-  __device__ __forceinline__ void probabilities(const TileEntry& e, const float* lse) {
-    const float scale = p.tile.scale * log2_e, cap = p.tile.softcap;
-#pragma unroll
-    for (int i = 0; i < n; i += 4) {
-      const float2 l = *reinterpret_cast<const float2*>(lse + i / 4 * 8 + first_column);
-#pragma unroll
-      for (int j = i; j < i + 4; ++j) {
-        const float shift = j % 2 ? l.y : l.x;
-        if constexpr (capped) s[j] = cap / p.tile.scale * tanh_fast(s[j] * p.tile.scale / cap);
-        s[j] = exp2_fast(s[j] * scale - shift);
-      }
-    }
-    if (e.flags & tile_partial) {
-      visible_cells<n>(p.tile.tiles, e, key, e.block * S::queries + first_column, visible);
-#pragma unroll
-      for (int i = 0; i < n; ++i) s[i] = is_visible(visible, i) ? s[i] : 0;
-    }
-  }
-  /// s = P^T becomes dS^T = P^T (dP^T - Delta); with a cap, its slope is worked out
-  /// from P: cap tanh(x) = ln P + lse.
-  __device__ __forceinline__ void score_gradient(const TileEntry& e, const float* lse,
-                                                 const float* delta) {
-    const float cap = p.tile.softcap;
-#pragma unroll
-    for (int i = 0; i < n; i += 4) {
-      const float2 d = *reinterpret_cast<const float2*>(delta + i / 4 * 8 + first_column);
-#pragma unroll
-      for (int j = i; j < i + 4; ++j) {
-        float slope = t[j] - (j % 2 ? d.y : d.x);
-        if constexpr (capped) {
-          const float l = lse[i / 4 * 8 + first_column + j % 2];
-          const float x = (log2f(s[j]) + l) * ln_2 / cap;
-          slope = s[j] > 0 ? slope * (1 - x * x) : 0;
-        }
-        s[j] *= slope;
-      }
-    }
-    if (e.flags & tile_partial) {  // what is masked may have met NaN in t
-#pragma unroll
-      for (int i = 0; i < n; ++i) s[i] = is_visible(visible, i) ? s[i] : 0;
-    }
-  }
   __device__ __forceinline__ void release(int stage) {
     if (threadIdx.x % 32 == 0) barrier_arrive(mem.free(stage));
   }
-  template <int m>
-  __device__ void store(const float (&x)[m], float* out, const int64_t (&stride)[2], float keep,
-                        float scale) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int k = key + 8 * r;
-      if (k >= p.tile.keys) continue;
-      blend_row(out + k * stride[0] + head * stride[1] + first_column, x, r, keep, scale);
-    }
-  }
-
   __device__ __forceinline__ void gradients(int stage) {
     products_begin();
     if constexpr (want_dv) {
@@ -259,8 +193,8 @@ struct Consumer {
     products_wait<0>();
     pin(dk);
     pin(dv);
-    if constexpr (want_dk) store(dk, p.dk, p.dk_stride, p.keep_dk, p.tile.scale);
-    if constexpr (want_dv) store(dv, p.dv, p.dv_stride, p.keep_dv, 1.f);
+    if constexpr (want_dk) store(dk, p.dk, p.dk_stride, head, p.fresh_dk, p.tile.scale);
+    if constexpr (want_dv) store(dv, p.dv, p.dv_stride, head, p.fresh_dv, 1.f);
   }
 };
 
@@ -270,9 +204,8 @@ __global__ void __launch_bounds__(threads, 1)
   using S = Shape<D, DV>;
   extern __shared__ char raw[];
   const Shared<D, DV> mem(raw);
-  const Place place = place_of(p.tile, p.tile.heads / p.tile.group);
-  const int key = p.tile.tiles.order[place.rank] * keys;
-  const int begin = p.tile.tiles.begin[place.rank], end = p.tile.tiles.begin[place.rank + 1];
+  const Item item =
+      item_of(p.tile, p.tile.heads / p.tile.group, keys, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
     barrier_init(mem.resident(), 1);
     for (int s = 0; s < S::stages; ++s) {
@@ -284,13 +217,11 @@ __global__ void __launch_bounds__(threads, 1)
   __syncthreads();
   if (threadIdx.x >= consumers) {
     give_registers<24>();
-    if (threadIdx.x < consumers + 32) fetch(p, mem, key, place.head, begin, end);
+    if (threadIdx.x < consumers + 32) fetch(p, mem, item.row, item.head, item.begin, item.end);
   } else {
     take_registers<240>();
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Consumer<D, DV, want_dk, want_dv, capped> c{
-        p, mem, key, key + warp * 16 + lane / 4, place.head, lane % 4 * 2};
-    c.run(begin, end);
+    Consumer<D, DV, want_dk, want_dv, capped> c(p, mem, item);
+    c.run(item.begin, item.end);
   }
 }
 
@@ -302,8 +233,7 @@ cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
   const cudaError_t set =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (set != cudaSuccess) return set;
-  const int blocks = p.tile.tiles.blocks * (p.tile.heads / p.tile.group);
-  kernel<<<blocks, threads, bytes, stream>>>(p);
+  kernel<<<p.tile.items, threads, bytes, stream>>>(p);
   return cudaGetLastError();
 }
 

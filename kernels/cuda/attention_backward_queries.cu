@@ -160,8 +160,8 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       const int q = row + 8 * r;
       if (q >= p.tile.rows) continue;
-      blend_row(p.dq + q * p.dq_stride[0] + head * p.dq_stride[1] + first_column, dq, r, p.keep_dq,
-                p.tile.scale);
+      add_row(p.dq + q * p.dq_stride[0] + head * p.dq_stride[1] + first_column, dq, r, p.fresh_dq,
+              p.tile.scale);
     }
   }
 
@@ -208,9 +208,7 @@ __global__ void __launch_bounds__(threads, 1)
   using S = Shape<D, DV>;
   extern __shared__ char raw[];
   const Shared<D, DV> mem(raw);
-  const Place place = place_of(p.tile, p.tile.heads);
-  const int row = p.tile.tiles.order[place.rank] * queries;
-  const int begin = p.tile.tiles.begin[place.rank], end = p.tile.tiles.begin[place.rank + 1];
+  const Item item = item_of(p.tile, p.tile.heads, queries, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
     barrier_init(mem.resident(), 1);
     for (int s = 0; s < S::stages; ++s) {
@@ -222,12 +220,13 @@ __global__ void __launch_bounds__(threads, 1)
   __syncthreads();
   if (threadIdx.x >= consumers) {
     give_registers<24>();
-    if (threadIdx.x == consumers) fetch(p, mem, row, place.head, begin, end);
+    if (threadIdx.x == consumers) fetch(p, mem, item.row, item.head, item.begin, item.end);
   } else {
     take_registers<240>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Consumer<D, DV, capped> c{p, mem, row, row + warp * 16 + lane / 4, place.head, lane % 4 * 2};
-    c.run(begin, end);
+    Consumer<D, DV, capped> c{p,         mem,         item.row, item.row + warp * 16 + lane / 4,
+                              item.head, lane % 4 * 2};
+    c.run(item.begin, item.end);
   }
 }
 
@@ -239,8 +238,7 @@ cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
   const cudaError_t set =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (set != cudaSuccess) return set;
-  const int blocks = p.tile.tiles.blocks * p.tile.heads;
-  kernel<<<blocks, threads, bytes, stream>>>(p);
+  kernel<<<p.tile.items, threads, bytes, stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward attention of a bf16 tile with any mask (attention brief 1.1, 1.2). A block owns 128
-// queries of one head: one warp fetches K and V through the tensor copy engine, two warpgroups of
-// 64 queries each multiply. The softmax of a block of keys runs while P V of the block before is
-// computed, after the scheme of FlashAttention-3 (arXiv 2407.08608, section 3.2).
+// Forward attention of a bf16 tile with any mask (attention brief 1.1, 1.2). A thread block draws
+// items of 128 queries of one head: one warp fetches Q, K and V through the tensor copy engine, two
+// warpgroups of 64 queries each multiply. The softmax of a block of keys runs while P V of the
+// block before is computed, after the scheme of FlashAttention-3 (arXiv 2407.08608, section 3.2).
 #include "kernels/cuda/mask.cuh"
 
 namespace tessera::kernels::cuda {
@@ -20,7 +20,7 @@ struct Shape {
   static constexpr int k_bytes = tile_bytes<D, keys>;
   static constexpr int v_bytes = tile_bytes<DV, keys>;
   static constexpr int barriers = q_bytes + stages * (k_bytes + v_bytes);
-  static constexpr int bytes = barriers + 128 + 1024;  // 1024: to align the first tile
+  static constexpr int bytes = barriers + 192 + 1024;  // 1024: to align the first tile
   static_assert(bytes <= 232448, "shared memory of a Hopper block");
 };
 
@@ -38,6 +38,10 @@ struct Shared {
   __device__ uint64_t* barrier(int i) const {
     return reinterpret_cast<uint64_t*>(base + S::barriers) + i;
   }
+  /// Of two in turn, so that consumers may look at theirs until they are done with it.
+  __device__ Item& item(int n) const { return reinterpret_cast<Item*>(barrier(12))[n & 1]; }
+  __device__ uint64_t* drawn() const { return barrier(10); }
+  __device__ uint64_t* q_free() const { return barrier(9); }
   __device__ uint64_t* q_full() const { return barrier(0); }
   __device__ uint64_t* k_full(int stage) const { return barrier(1 + stage); }
   __device__ uint64_t* v_full(int stage) const { return barrier(1 + S::stages + stage); }
@@ -45,29 +49,37 @@ struct Shared {
   __device__ uint64_t* v_free(int stage) const { return barrier(1 + 3 * S::stages + stage); }
 };
 
+/// One thread: draws items, and fetches their operands as far ahead as there is room.
 template <int D, int DV>
-__device__ void fetch(const ForwardParams& p, const Shared<D, DV>& mem, int row, int head,
-                      int begin, int end) {
+__device__ void fetch(const ForwardParams& p, const Shared<D, DV>& mem) {
   using S = Shape<D, DV>;
-  const int key_head = head / p.tile.group;
-  barrier_expect(mem.q_full(), S::q_bytes);
-  load_tile<D, queries>(mem.q(), &p.q, mem.q_full(), head, row);
-  for (int i = begin; i < end; ++i) {
-    const int stage = (i - begin) % S::stages, turn = (i - begin) / S::stages & 1;
-    const int key = p.tile.tiles.entries[i].block * S::keys;
-    barrier_wait(mem.k_free(stage), turn ^ 1);
-    barrier_expect(mem.k_full(stage), S::k_bytes);
-    load_tile<D, S::keys>(mem.k(stage), &p.k, mem.k_full(stage), key_head, key);
-    barrier_wait(mem.v_free(stage), turn ^ 1);
-    barrier_expect(mem.v_full(stage), S::v_bytes);
-    load_tile<DV, S::keys>(mem.v(stage), &p.v, mem.v_full(stage), key_head, key);
+  for (int n = 0, step = 0;; ++n) {
+    const Item item = draw(p.tile, p.tile.heads, queries, n);
+    barrier_wait(mem.q_free(), n & 1 ^ 1);
+    mem.item(n) = item;
+    barrier_arrive(mem.drawn());
+    if (item.head < 0) break;
+    const int key_head = item.head / p.tile.group;
+    barrier_expect(mem.q_full(), S::q_bytes);
+    load_tile<D, queries>(mem.q(), &p.q, mem.q_full(), item.head, item.row);
+    for (int i = item.begin; i < item.end; ++i, ++step) {
+      const int stage = step % S::stages, turn = step / S::stages & 1;
+      const int key = p.tile.tiles.entries[i].block * S::keys;
+      barrier_wait(mem.k_free(stage), turn ^ 1);
+      barrier_expect(mem.k_full(stage), S::k_bytes);
+      load_tile<D, S::keys>(mem.k(stage), &p.k, mem.k_full(stage), key_head, key);
+      barrier_wait(mem.v_free(stage), turn ^ 1);
+      barrier_expect(mem.v_full(stage), S::v_bytes);
+      load_tile<DV, S::keys>(mem.v(stage), &p.v, mem.v_full(stage), key_head, key);
+    }
   }
+  leave(p.tile);
 }
 
 /// Running maximum (of raw scores) and this thread's part of the sum, of its two rows.
 struct Rows {
-  float top[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0, 0};
+  float top[2], sum[2];
+  float start[2];   ///< the maximum that stands for the tiles before
   float factor[2];  ///< on what was summed before
 };
 
@@ -80,8 +92,8 @@ __device__ __forceinline__ void softmax(float (&s)[n], Rows& rows, float scale) 
     for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    const float shift = top == -INFINITY ? 0.f : top * scale;
-    rows.factor[r] = exp2_fast(rows.top[r] * scale - shift);
+    const float finite = top == -INFINITY ? 0.f : top, shift = finite * scale;
+    rows.factor[r] = exp2_fast((rows.top[r] - finite) * scale);  // 1 if it is the same
     rows.top[r] = top;
     float sum = 0;
 #pragma unroll
@@ -105,7 +117,32 @@ __device__ __forceinline__ void apply_mask(const TileList& list, const TileEntry
   }
 }
 
-/// (o, lse) <- merge with this block's rows (brief 1.2); rows without weight stay as they are.
+/// The rows as the tiles before left them: a partial output of weight exp(lse), from which this
+/// tile goes on as from an earlier block of keys (brief 1.2). Reading it here and not at the end
+/// hides the way to memory behind the first scores. `unit`: of raw scores in lse.
+template <int n>
+__device__ void resume(const ForwardParams& p, int row, int head, float (&o)[n], Rows& rows,
+                       float unit) {
+  const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int q = row + 8 * r;
+    const bool inside = !p.fresh && q < p.tile.rows;
+    const float lse = inside ? p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] : -INFINITY;
+    const bool live = lse > -INFINITY;
+    const float* from = p.o + q * p.o_stride[0] + head * p.o_stride[1] + column;
+#pragma unroll
+    for (int i = 0; i < n / 4; ++i) {
+      const float2 x = live ? *reinterpret_cast<const float2*>(from + 8 * i) : float2{0, 0};
+      o[4 * i + 2 * r] = x.x;
+      o[4 * i + 2 * r + 1] = x.y;
+    }
+    rows.top[r] = rows.start[r] = lse / unit;
+    rows.sum[r] = live && column == 0 ? 1.f : 0.f;
+  }
+}
+
+/// Rows that this tile gave no weight stay as they are.
 template <int n>
 __device__ void store(const ForwardParams& p, int row, int head, const float (&o)[n], Rows& rows,
                       float unit) {
@@ -116,16 +153,18 @@ __device__ void store(const ForwardParams& p, int row, int head, const float (&o
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
     const int q = row + 8 * r;
-    const bool live = q < p.tile.rows && sum > 0;
-    float* lse = p.lse + head * p.lse_stride[0] + q * p.lse_stride[1];
-    const float before = live && !p.fresh ? *lse : -INFINITY;
-    __syncwarp();
-    if (!live) continue;
-    const float here = rows.top[r] * unit + logf(sum), top = fmaxf(before, here);
-    const float w = expf(before - top), w_here = expf(here - top);
-    if (column == 0) *lse = top + logf(w + w_here);
-    const float keep = w / (w + w_here), take = w_here / (w + w_here) / sum;
-    blend_row(p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, o, r, keep, take);
+    const bool same = rows.top[r] == rows.start[r] && sum == 1;
+    if (q >= p.tile.rows || sum == 0 || same) continue;
+    if (column == 0) {
+      p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] = rows.top[r] * unit + logf(sum);
+    }
+    const float factor = 1 / sum;
+    float* to = p.o + q * p.o_stride[0] + head * p.o_stride[1] + column;
+#pragma unroll
+    for (int i = 0; i < n / 4; ++i) {
+      *reinterpret_cast<float2*>(to + 8 * i) = {factor * o[4 * i + 2 * r],
+                                                factor * o[4 * i + 2 * r + 1]};
+    }
   }
 }
 
@@ -134,24 +173,27 @@ struct Consumer {
   using S = Shape<D, DV>;
   const ForwardParams& p;
   const Shared<D, DV>& mem;
-  int block_row, row, head, first_column;
-  float scale;  ///< of raw scores, for powers of two
+  int number, first_row, first_column;  ///< of the item, and of this thread in it
+  float scale;                          ///< of raw scores, for powers of two
   float s[S::keys / 2], o[DV / 2];
   uint32_t fragments[S::keys / 4];
   Rows rows;
 
-  __device__ __forceinline__ void scores(int stage, int turn) {
-    barrier_wait(mem.k_full(stage), turn);
+  __device__ __forceinline__ const Item& item() const { return mem.item(number); }
+  __device__ __forceinline__ void scores(int step) {
+    const int stage = step % S::stages;
+    barrier_wait(mem.k_full(stage), step / S::stages & 1);
     products_begin();
     const uint32_t q = shared_address(mem.q()) + warpgroup() * 64 * panel_bytes;
     product_abt<D, queries, S::keys>(s, q, shared_address(mem.k(stage)));
     products_commit();
   }
-  __device__ __forceinline__ void values(const TileEntry& e, int stage, int turn) {
-    barrier_wait(mem.v_full(stage), turn);
+  __device__ __forceinline__ void values(const TileEntry& e, int step) {
+    const int stage = step % S::stages;
+    barrier_wait(mem.v_full(stage), step / S::stages & 1);
     if (e.flags & tile_holes) {
       clear_holes<S::keys, (DV + 63) / 64, consumers>(
-          p.tile.tiles, e, block_row, min(block_row + queries, p.tile.rows), mem.v(stage));
+          p.tile.tiles, e, item().row, min(item().row + queries, p.tile.rows), mem.v(stage));
     }
     products_begin();
     product_pb<S::keys>(o, fragments, shared_address(mem.v(stage)));
@@ -163,49 +205,57 @@ struct Consumer {
       for (float& x : s) x = p.tile.softcap * tanh_fast(x * p.tile.scale / p.tile.softcap);
     }
     if (e.flags & tile_partial) {
-      apply_mask(p.tile.tiles, e, row, e.block * S::keys + first_column, s);
+      apply_mask(p.tile.tiles, e, item().row + first_row, e.block * S::keys + first_column, s);
     }
     softmax(s, rows, scale);
+  }
+  __device__ __forceinline__ void rescale() {
+#pragma unroll
+    for (int j = 0; j < DV / 2; ++j) o[j] *= rows.factor[j / 2 % 2];
   }
   __device__ __forceinline__ void release(uint64_t* barrier) {
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
   }
 
-  __device__ void run(int begin, int end) {
+  /// `step` counts the blocks of keys of this thread block.
+  __device__ void run(int& step) {
+    const int begin = item().begin, end = item().end;
+    step = same_in_warp(step);
     const TileEntry* entries = p.tile.tiles.entries;
-#pragma unroll
-    for (float& x : o) x = 0;
-    barrier_wait(mem.q_full(), 0);
+    resume(p, item().row + first_row, item().head, o, rows, scale * ln_2);
+    barrier_wait(mem.q_full(), number & 1);
     TileEntry e = entries[begin];
-    scores(0, 0);
+    scores(step);
     products_wait<0>();
     pin(s);
-    release(mem.k_free(0));
+    release(mem.k_free(step % S::stages));
+    if (end - begin == 1) release(mem.q_free());
     weights(e);
+    rescale();
     to_fragments(s, fragments);
-    for (int i = 1; i < end - begin; ++i) {
-      const TileEntry next = entries[begin + i];
-      const int stage = i % S::stages, turn = i / S::stages & 1;
-      const int last = (i - 1) % S::stages, last_turn = (i - 1) / S::stages & 1;
-      scores(stage, turn);
-      values(e, last, last_turn);
+    for (int i = begin + 1; i < end; ++i) {
+      const TileEntry next = entries[i];
+      ++step;
+      scores(step);
+      values(e, step - 1);
       products_wait<1>();
       pin(s);
-      release(mem.k_free(stage));
+      release(mem.k_free(step % S::stages));
+      if (i + 1 == end) release(mem.q_free());
       e = next;
       weights(e);
       products_wait<0>();
       pin(o);
-      release(mem.v_free(last));
-#pragma unroll
-      for (int j = 0; j < DV / 2; ++j) o[j] *= rows.factor[j / 2 % 2];
+      release(mem.v_free((step - 1) % S::stages));
+      rescale();
       to_fragments(s, fragments);
     }
-    const int i = end - begin - 1;
-    values(e, i % S::stages, i / S::stages & 1);
+    values(e, step);
     products_wait<0>();
     pin(o);
-    store(p, row, head, o, rows, scale * ln_2);
+    release(mem.v_free(step % S::stages));
+    ++step;
+    store(p, item().row + first_row, item().head, o, rows, scale * ln_2);
   }
 };
 
@@ -215,11 +265,10 @@ __global__ void __launch_bounds__(threads, 1)
   using S = Shape<D, DV>;
   extern __shared__ char raw[];
   const Shared<D, DV> mem(raw);
-  const Place place = place_of(p.tile, p.tile.heads);
-  const int row = p.tile.tiles.order[place.rank] * queries;
-  const int begin = p.tile.tiles.begin[place.rank], end = p.tile.tiles.begin[place.rank + 1];
   if (threadIdx.x == 0) {
     barrier_init(mem.q_full(), 1);
+    barrier_init(mem.q_free(), consumers / 32);
+    barrier_init(mem.drawn(), 1);
     for (int s = 0; s < S::stages; ++s) {
       barrier_init(mem.k_full(s), 1);
       barrier_init(mem.v_full(s), 1);
@@ -230,14 +279,18 @@ __global__ void __launch_bounds__(threads, 1)
   }
   __syncthreads();
   if (threadIdx.x >= consumers) {
-    give_registers<24>();
-    if (threadIdx.x == consumers) fetch(p, mem, row, place.head, begin, end);
+    give_registers<40>();
+    if (threadIdx.x == consumers) fetch(p, mem);
   } else {
-    take_registers<240>();
+    take_registers<232>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float scale = (p.tile.softcap > 0 ? 1.f : p.tile.scale) * log2_e;
-    Consumer<D, DV> c{p, mem, row, row + warp * 16 + lane / 4, place.head, lane % 4 * 2, scale};
-    c.run(begin, end);
+    for (int n = 0, step = 0;; ++n) {
+      barrier_wait(mem.drawn(), n & 1);
+      if (mem.item(n).head < 0) break;
+      Consumer<D, DV> c{p, mem, n, warp * 16 + lane / 4, lane % 4 * 2, scale};
+      c.run(step);
+    }
   }
 }
 
@@ -247,7 +300,7 @@ cudaError_t launch(const ForwardParams& p, cudaStream_t stream) {
   const cudaError_t set = cudaFuncSetAttribute(forward_kernel<D, DV>,
                                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (set != cudaSuccess) return set;
-  forward_kernel<D, DV><<<p.tile.tiles.blocks * p.tile.heads, threads, bytes, stream>>>(p);
+  forward_kernel<D, DV><<<p.tile.thread_blocks, threads, bytes, stream>>>(p);
   return cudaGetLastError();
 }
 

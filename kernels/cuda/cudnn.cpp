@@ -34,7 +34,7 @@ using TensorPtr = std::shared_ptr<graph::Tensor_attributes>;
 
 /// Visible pairs of a backward tile from which cuDNN is the faster one (perf/results, H200, 32
 /// heads of 128): level at 2,048 x 2,048, 0.96 to 1.16 times our rate at 4,096, 1.2 times above.
-constexpr std::int64_t faster_from = std::int64_t{1} << 23;
+constexpr std::int64_t faster_from = std::int64_t{1} << 24;
 
 void check(fe::error_t status, const char* what) {
   if (status.is_good()) return;
@@ -93,13 +93,13 @@ bool head_sizes_fit(std::int64_t d, std::int64_t dv) {
   return (d == dv && d % 8 == 0 && d <= 256) || (d == 192 && dv == 128);
 }
 
-/// `operands` of the arguments are read by cuDNN itself, with the alignment of the copy engine.
+/// `operands` of the arguments are read by cuDNN itself: 16 bits, aligned as for the copy engine.
 bool supports(const ops::Call& call, std::size_t operands, std::int64_t least_pairs) {
   if (!mismatch(call).empty() || !on_device(call) || call.attributes.softcap != 0) return false;
   const auto job = job_of(call);
   if (!job) return false;
   for (std::size_t i = 0; i < operands; ++i) {
-    if (!fits_tensor_map(job->args[i])) return false;
+    if (!aligned_rows(job->args[i])) return false;
   }
   const TensorRef &q = job->args[0], &v = job->args[2];
   return q.shape[0] > 1 && v.shape[0] > 1 && head_sizes_fit(q.shape[2], v.shape[2]) &&
@@ -155,13 +155,17 @@ class Plans {
   std::map<std::vector<std::int64_t>, std::unique_ptr<Plan>> plans_;
 };
 
+fe::DataType_t type_of(const TensorRef& t) {
+  return t.dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
+}
+
 /// [token, head, d] as cuDNN's [1, head, token, d].
 graph::Tensor_attributes describe(const TensorRef& t, Uid uid) {
   return graph::Tensor_attributes()
       .set_uid(uid)
       .set_dim({1, t.shape[1], t.shape[0], t.shape[2]})
       .set_stride({t.shape[0] * t.stride[0], t.stride[1], t.stride[0], 1})
-      .set_data_type(fe::DataType_t::BFLOAT16);
+      .set_data_type(type_of(t));
 }
 /// [head, token] as [1, head, token, 1].
 graph::Tensor_attributes describe_statistics(const TensorRef& t, Uid uid) {
@@ -226,12 +230,12 @@ std::unique_ptr<Plan> Plans::build(const Job& job, bool backward) {
   const auto scratch = [&](DType t, std::array<std::int64_t, 3> shape) {
     plan->scratch.push_back(make_tensor(budget_, t, shape, "attention.cudnn", Space::cuda));
   };
-  scratch(DType::bf16, {a[0].shape[0], a[0].shape[1], a[2].shape[2]});
+  scratch(a[0].dtype, {a[0].shape[0], a[0].shape[1], a[2].shape[2]});
   scratch(DType::f32, {a[0].shape[1], a[0].shape[0], 1});
   if (backward) {
-    for (std::size_t i = 0; i < 3; ++i) scratch(DType::bf16, a[i].shape);
+    for (std::size_t i = 0; i < 3; ++i) scratch(a[0].dtype, a[i].shape);
   }
-  plan->graph.set_io_data_type(fe::DataType_t::BFLOAT16)
+  plan->graph.set_io_data_type(type_of(a[0]))
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   backward ? describe_backward(job, *plan) : describe_forward(job, *plan);
@@ -244,7 +248,8 @@ std::unique_ptr<Plan> Plans::build(const Job& job, bool backward) {
 
 Plan& Plans::find(const Job& job, bool backward) {
   const std::lock_guard lock(mutex_);
-  std::vector<std::int64_t> key{backward, job.diagonal.causal, job.diagonal.left,
+  std::vector<std::int64_t> key{backward, static_cast<std::int64_t>(job.args[0].dtype),
+                                job.diagonal.causal, job.diagonal.left,
                                 std::bit_cast<std::int64_t>(job.scale)};
   for (std::size_t i = 0; i < (backward ? 4u : 3u); ++i) {
     const TensorRef& t = job.args[i];
@@ -314,17 +319,21 @@ void add_cudnn(ops::Registry& registry, Budget& budget) {
   const auto plans = std::make_shared<Plans>(budget);
   const auto add = [&](const char* op, int priority, std::size_t operands, std::int64_t least_pairs,
                        auto run, auto prepare,
-                       bool (*overwrites)(const ops::Call&, std::size_t) = nullptr) {
+                       bool (*overwrites)(const ops::Call&, std::size_t) = nullptr,
+                       bool repeatable = true) {
     registry.add({op, "cudnn", priority,
                   [=](const ops::Call& c) { return supports(c, operands, least_pairs); },
                   [=](const ops::Call& c) { run(*job_of(c), *plans); },
-                  [=](const ops::Call& c) { prepare(*job_of(c), *plans); }, overwrites});
+                  [=](const ops::Call& c) { prepare(*job_of(c), *plans); }, overwrites,
+                  repeatable});
   };
   const auto prepare_forward = [](const Job& job, Plans& p) { p.forward(job); };
   const auto prepare_backward = [](const Job& job, Plans& p) { p.backward(job); };
   add("attention.forward", 15, 3, 0, forward, prepare_forward);
-  add("attention.backward", 30, 4, faster_from, backward, prepare_backward, backward_overwrites);
-  add("attention.backward", 15, 4, 0, backward, prepare_backward, backward_overwrites);
+  // cuDNN is not asked for its slower algorithm that adds in one order.
+  add("attention.backward", 30, 4, faster_from, backward, prepare_backward, backward_overwrites,
+      false);
+  add("attention.backward", 15, 4, 0, backward, prepare_backward, backward_overwrites, false);
 }
 
 }  // namespace tessera::kernels::cuda

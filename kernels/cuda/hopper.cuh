@@ -64,6 +64,28 @@ __device__ __forceinline__ void load_panel(void* to, const CUtensorMap* map, uin
       : "memory");
 }
 
+/// Adds a panel of f32 [rows, 32] to memory; rows and columns outside the tensor are left out.
+__device__ __forceinline__ void add_panel(const CUtensorMap* map, const void* from, int column,
+                                          int head, int row) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group"
+      " [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(shared_address(from)), "r"(column), "r"(head), "r"(row)
+      : "memory");
+}
+__device__ __forceinline__ void additions_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Waits until what this thread committed has been read from shared memory.
+__device__ __forceinline__ void additions_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/// Waits until it has been added.
+__device__ __forceinline__ void additions_done() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 template <int D, int rows>
 __device__ __forceinline__ void load_tile(char* to, const CUtensorMap* map, uint64_t* barrier,
                                           int head, int row) {
@@ -150,6 +172,35 @@ __device__ __forceinline__ void load_fragments(uint32_t tile, uint32_t (&a)[D / 
                  : "memory");
   }
 }
+/// The opposite: fragments of 16 rows of this warp, 4 n columns of one panel, into shared memory.
+template <int n>
+__device__ __forceinline__ void store_fragments(uint32_t rows, const uint32_t (&a)[n]) {
+  const int lane = threadIdx.x % 32, row = lane % 8 + lane / 8 % 2 * 8;
+#pragma unroll
+  for (int k = 0; k < n / 4; ++k) {
+    const int piece = 2 * k + lane / 16;
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     rows + row * panel_bytes + ((piece ^ (row % 8)) * 16)),
+                 "r"(a[4 * k]), "r"(a[4 * k + 1]), "r"(a[4 * k + 2]), "r"(a[4 * k + 3])
+                 : "memory");
+  }
+}
+/// x (64 x N) += A (64 x depth, along its columns) B (depth x N, rows of a tile).
+template <int rows_a, int depth, int n>
+__device__ __forceinline__ void product_ab(float (&x)[n], uint32_t a, uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < depth / 16; ++k) {
+    product<0, 1>(x, along_columns<rows_a>(a, k), along_rows<depth>(b, k), 1);
+  }
+}
+/// x (64 x N) = A^T (depth x 64) B (depth x N): the depth of both runs along the rows of a tile.
+template <int depth, int n>
+__device__ __forceinline__ void product_atb(float (&x)[n], uint32_t a, uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < depth / 16; ++k) {
+    product<1, 1>(x, along_rows<depth>(a, k), along_rows<depth>(b, k), k > 0);
+  }
+}
 /// s (64 x N) = A (64 x D, fragments in registers) B^T (N x D, along its columns).
 template <int D, int rows_b, int n>
 __device__ __forceinline__ void product_fbt(float (&s)[n], const uint32_t (&f)[D / 4], uint32_t b) {
@@ -175,6 +226,10 @@ __device__ __forceinline__ void to_fragments(const float (&s)[n], uint32_t (&p)[
 template <int id, int threads>
 __device__ __forceinline__ void meet() {
   asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
+}
+/// Barrier of the threads of one warpgroup.
+__device__ __forceinline__ void meet_group(uint32_t group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(group_threads) : "memory");
 }
 /// Ordinary writes to shared memory become visible to matrix products.
 __device__ __forceinline__ void publish_shared() {

@@ -8,6 +8,15 @@
 
 namespace tessera::kernels::cuda {
 
+/// Those below `end` of the columns that one thread holds (two of every eight), counted from its
+/// first column.
+template <int bits>
+__device__ __forceinline__ uint32_t bits_below(int end) {
+  const int e = min(max(end, 0), bits * 4);
+  const int n = e / 8 * 2 + min(e % 8, 2);
+  return n == 32 ? ~0u : (1u << n) - 1;
+}
+
 /// Visible columns of `row` among those that one thread holds: bit i stands for column
 /// first + 8 (i / 2) + i % 2, `first` being the thread's first column.
 template <int bits>
@@ -19,11 +28,7 @@ __device__ __forceinline__ uint32_t visible_bits(const TileBand* bands, int coun
     if (row < band.row0 || row >= band.row1) continue;
     const int begin = max(band.col0, row + band.lo) - first;
     const int end = min(band.col1, row + band.hi + 1) - first;
-#pragma unroll
-    for (int i = 0; i < bits; ++i) {
-      const int c = i / 2 * 8 + i % 2;
-      out |= (c >= begin && c < end ? 1u : 0u) << i;
-    }
+    out |= bits_below<bits>(end) & ~bits_below<bits>(begin);
   }
   return out;
 }
@@ -66,35 +71,79 @@ __device__ void clear_holes(const TileList& list, const TileEntry& e, int row0, 
   meet<1, threads>();
 }
 
-/// memory <- keep memory + take x over the elements of row r (0, 1) that this thread holds; keep =
-/// 0 does not read. All loads are put before the first store: one trip to memory and not one for
-/// each.
-template <int n>
-__device__ __forceinline__ void blend_row(float* out, const float (&x)[n], int r, float keep,
-                                          float take) {
-  float2 old[n / 4];
-#pragma unroll
-  for (int i = 0; i < n / 4; ++i) {
-    old[i] = keep == 0 ? float2{0, 0} : *reinterpret_cast<const float2*>(out + 8 * i);
+/// Zeroes the rows of a resident tile, the first of which is `row0`, that no column of any of its
+/// entries sees. All `threads` consumers call this; afterwards products may read the tile.
+template <int rows, int panels, int threads>
+__device__ void clear_unseen(const TileList& list, int begin, int end, int row0, char* tile) {
+  for (int i = begin; i < end; ++i)
+    if (!(list.entries[i].flags & tile_partial)) return;
+  const int thread = threadIdx.x % threads;
+  for (int r = thread / 8; r < rows; r += threads / 8) {
+    const int row = row0 + r;
+    bool seen = false;
+    for (int i = begin; i < end; ++i) {
+      const TileEntry& e = list.entries[i];
+      for (int b = e.band_begin; b < e.band_begin + e.band_count; ++b) {
+        const TileBand& band = list.bands[b];
+        seen |= row >= band.row0 && row < band.row1 &&
+                max(band.col0, row + band.lo) < min(band.col1, row + band.hi + 1);
+      }
+    }
+    if (seen) continue;
+    for (int c = 0; c < panels; ++c) {
+      reinterpret_cast<uint4*>(tile + (c * rows + r) * panel_bytes)[thread % 8] = {0, 0, 0, 0};
+    }
   }
+  publish_shared();
+  meet<1, threads>();
+}
+
+/// memory += factor x, or memory = factor x, over the elements of row r (0, 1) that this thread
+/// holds and nobody else writes. The addition is left to the L2 cache: nothing waits for a read.
+template <int n>
+__device__ __forceinline__ void add_row(float* out, const float (&x)[n], int r, bool fresh,
+                                        float factor) {
 #pragma unroll
   for (int i = 0; i < n / 4; ++i) {
-    const float a = x[4 * i + 2 * r], b = x[4 * i + 2 * r + 1];
-    *reinterpret_cast<float2*>(out + 8 * i) = {keep * old[i].x + take * a,
-                                               keep * old[i].y + take * b};
+    const float2 y = {factor * x[4 * i + 2 * r], factor * x[4 * i + 2 * r + 1]};
+    float2* to = reinterpret_cast<float2*>(out + 8 * i);
+    if (fresh) {
+      *to = y;
+    } else {
+      atomicAdd(to, y);
+    }
   }
 }
 
-/// Block of rows and head of this thread block: blocks of one group of heads are neighbours.
-struct Place {
-  int rank, head;
+/// One block of rows of one head, with its list of entries. A head below 0: no more work.
+struct Item {
+  int row, head, begin, end;
 };
-__device__ __forceinline__ Place place_of(const Tile& t, int heads) {
+/// The i-th item of `rows` rows: blocks of one group of heads are neighbours.
+__device__ __forceinline__ Item item_of(const Tile& t, int heads, int rows, int i) {
   const int size = t.heads_at_once * t.tiles.blocks;
-  const int first = static_cast<int>(blockIdx.x) / size * t.heads_at_once;
+  const int first = i / size * t.heads_at_once;
   const int here = min(t.heads_at_once, heads - first);
-  const int rest = static_cast<int>(blockIdx.x) % size;
-  return {rest / here, first + rest % here};
+  const int rest = i % size, rank = rest / here;
+  return {t.tiles.order[rank] * rows, first + rest % here, t.tiles.begin[rank],
+          t.tiles.begin[rank + 1]};
+}
+
+/// The next item of a launch, by one thread of a thread block that drew `before` of them. Drawing
+/// spreads what a thread block costs over several items, and no multiprocessor that is slow or busy
+/// with another kernel holds up a share of the work.
+__device__ __forceinline__ Item draw(const Tile& t, int heads, int rows, int before) {
+  if (before >= t.items_at_most) return {0, -1, 0, 0};
+  const int i = atomicAdd(t.tiles.drawn, 1);
+  return i < t.items ? item_of(t, heads, rows, i) : Item{0, -1, 0, 0};
+}
+/// After its last draw; the last thread block leaves the counters as it found them.
+__device__ __forceinline__ void leave(const Tile& t) {
+  __threadfence();
+  if (atomicAdd(t.tiles.drawn + 1, 1) == static_cast<int>(gridDim.x) - 1) {
+    t.tiles.drawn[0] = 0;
+    t.tiles.drawn[1] = 0;
+  }
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -107,9 +156,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
 __device__ __forceinline__ float tanh_fast(float x) {
   return 1 - __fdividef(2.f, 1 + exp2_fast(2 * 1.4426950408889634f * x));
 }
-/// Warpgroup of this thread, known to be the same for a whole warp.
+/// Tells the compiler that x is the same for a whole warp, so that it may lie in uniform registers,
+/// where matrix products expect their descriptors.
+__device__ __forceinline__ int same_in_warp(int x) { return __shfl_sync(~0u, x, 0); }
 __device__ __forceinline__ uint32_t warpgroup() {
-  return __shfl_sync(~0u, threadIdx.x / group_threads, 0);
+  return same_in_warp(threadIdx.x / group_threads);
 }
 
 inline constexpr float log2_e = 1.4426950408889634f;

@@ -63,7 +63,7 @@ const MaskCache::Item& MaskCache::find(std::span<const ops::Band> mask, const Ke
 TileList MaskCache::tiles(std::span<const ops::Band> mask, std::int64_t queries, std::int64_t keys,
                           Resident resident, TileShape shape, void* stream) {
   const bool by_keys = resident == Resident::keys;
-  const Key key{queries, keys, by_keys ? 1 : 0, shape.resident, shape.streamed};
+  const Key key{queries, keys, by_keys ? 1 : 0, shape.resident, shape.streamed, stream};
   const auto build = [&] {
     std::vector<TileBand> bands = narrow(mask, queries, keys);
     if (by_keys) bands = transposed(std::move(bands));
@@ -73,13 +73,17 @@ TileList MaskCache::tiles(std::span<const ops::Band> mask, std::int64_t queries,
     Image image;
     const std::size_t order = image.add(index.order), begin = image.add(index.begin);
     const std::size_t entries = image.add(index.entries), list = image.add(index.bands);
+    const std::size_t drawn = image.add(std::vector<int>{0, 0});
     Item item;
     item.buffer = image.upload(budget_, stream);
-    const auto* data = static_cast<const std::byte*>(item.buffer.data());
-    item.list = {
-        reinterpret_cast<const int*>(data + order), reinterpret_cast<const int*>(data + begin),
-        reinterpret_cast<const TileEntry*>(data + entries),
-        reinterpret_cast<const TileBand*>(data + list), static_cast<int>(index.order.size())};
+    auto* data = static_cast<std::byte*>(item.buffer.data());
+    item.list = {reinterpret_cast<const int*>(data + order),
+                 reinterpret_cast<const int*>(data + begin),
+                 reinterpret_cast<const TileEntry*>(data + entries),
+                 reinterpret_cast<const TileBand*>(data + list),
+                 reinterpret_cast<int*>(data + drawn),
+                 static_cast<int>(index.order.size()),
+                 static_cast<int>(index.entries.size())};
     return item;
   };
   return find(mask, key, build).list;
@@ -97,7 +101,7 @@ std::span<const TileBand> MaskCache::bands(std::span<const ops::Band> mask, std:
     item.count = static_cast<int>(bands.size());
     return item;
   };
-  const Item& item = find(mask, {queries, keys, 2, 0, 0}, build);
+  const Item& item = find(mask, {queries, keys, 2, 0, 0, nullptr}, build);
   return {item.list.bands, static_cast<std::size_t>(item.count)};
 }
 

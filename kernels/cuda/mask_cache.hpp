@@ -22,7 +22,9 @@ class MaskCache {
 
   enum class Resident { queries, keys };
   /// Lists of blocks of shape.resident rows of the resident side by shape.streamed of the other, of
-  /// a mask of queries x keys. Built on the first call, which waits for the upload.
+  /// a mask of queries x keys. Built on the first call, which waits for the upload. Each stream has
+  /// lists of its own: kernels draw work by counters in them, which launches may share one after
+  /// the other only.
   TileList tiles(std::span<const ops::Band> mask, std::int64_t queries, std::int64_t keys,
                  Resident resident, TileShape shape, void* stream);
   /// The bands themselves, rows being queries.
@@ -33,6 +35,7 @@ class MaskCache {
   struct Key {
     std::int64_t queries, keys;
     int kind, resident, streamed;
+    void* stream;
     auto operator<=>(const Key&) const = default;
   };
   struct Item {

@@ -10,7 +10,7 @@
 
 namespace tessera::kernels::cuda {
 
-enum class Element : int { f64, f32, bf16 };
+enum class Element : int { f64, f32, bf16, f16 };
 
 /// [d0, d1, d2] with any strides.
 struct View {
@@ -28,10 +28,12 @@ cudaError_t launch_add(const View& x, const View& y, cudaStream_t stream);
 struct State {
   View o, lse;
 };
-/// The partial output of `in` may be bf16; everything else is of the type of `acc`.
+/// The partial output of `in` may be bf16 or f16 where `acc` is f32; everything else is of the type
+/// of `acc`.
 cudaError_t launch_merge(const State& in, const State& acc, cudaStream_t stream);
 cudaError_t launch_delta(const View& o, const View& grad, const View& delta, cudaStream_t stream);
-/// o = grad delta / |grad|^2 in bf16: an output whose rowsum(o * grad) is delta. 0 where grad is.
+/// o = grad delta / |grad|^2, both bf16 or both f16: an output whose rowsum(o * grad) is delta. 0
+/// where grad is.
 cudaError_t launch_output_of_delta(const View& grad, const View& delta, const View& o,
                                    cudaStream_t stream);
 cudaError_t launch_sink(const View& sink, const State& acc, cudaStream_t stream);
@@ -61,7 +63,8 @@ struct TileList {
   const int* begin;          ///< [blocks + 1] entries of the i-th in that order
   const TileEntry* entries;  ///< ascending blocks of columns
   const TileBand* bands;     ///< of the partial entries
-  int blocks;
+  int* drawn;                ///< [2] items drawn, thread blocks that have left; 0 between launches
+  int blocks, num_entries;
 };
 
 /// What all attention kernels share. heads: query heads; group: query heads of one key head.
@@ -70,6 +73,9 @@ struct Tile {
   TileList tiles;
   int rows, keys, heads, group, heads_at_once;
   float scale, softcap;
+  /// Thread blocks of kernels that draw their work draw at most so many of these items, an item
+  /// being a block of rows of one head.
+  int items, items_at_most, thread_blocks;
 };
 
 /// Tensor maps: dimensions (d, head, token), boxes of 64 columns and the rows of the kernel's tile.
@@ -85,12 +91,13 @@ struct ForwardParams {
 
 struct BackwardParams {
   CUtensorMap q, k, v, grad;
+  CUtensorMap dq_sums;  ///< dq for the reduction by the copy engine, in the one-pass kernel only
   Tile tile;
   const float *lse, *delta;
   int64_t lse_stride[2], delta_stride[2];  ///< head, token
   float *dq, *dk, *dv;
   int64_t dq_stride[2], dk_stride[2], dv_stride[2];  ///< token, head
-  float keep_dq, keep_dk, keep_dv;  ///< of what is there: 1, or 0 and it is not read
+  bool fresh_dq, fresh_dk, fresh_dv;  ///< it is empty, whatever it holds, and is written whole
 };
 
 /// Rows of the tiles that a kernel of head sizes (d, dv) works on; resident = 0: no such kernel.
@@ -105,6 +112,11 @@ TileShape backward_key_tile(int d, int dv);
 cudaError_t launch_forward(const ForwardParams& p, int d, int dv, cudaStream_t stream);
 cudaError_t launch_backward_queries(const BackwardParams& p, int d, int dv, cudaStream_t stream);
 cudaError_t launch_backward_keys(const BackwardParams& p, int d, int dv, cudaStream_t stream);
+/// dq too, in the same pass over the tile: blocks of keys add to it in the order in which they
+/// come, so that its last bits differ from run to run.
+cudaError_t launch_backward(const BackwardParams& p, int d, int dv, cudaStream_t stream);
+/// Rows of the tensor map of dq that launch_backward needs; 0: no such kernel.
+int backward_sum_rows(int d, int dv);
 
 /// Attention without tensor cores, for all element types: a warp for each row, d and dv <= 512.
 struct PlainParams {

@@ -8,12 +8,17 @@
 
 namespace tessera::kernels::cuda {
 
-/// Can the copy engine read it: bf16, unit stride along d, address and strides multiples of 16
-/// bytes.
+/// 16-bit elements, unit stride along d, address and strides multiples of 16 bytes.
+bool aligned_rows(const TensorRef& t);
+
+/// Can the copy engine read it for the kernels that use it: bf16 in aligned rows.
 bool fits_tensor_map(const TensorRef& t);
 
-/// Boxes of `rows` tokens, one head, 64 columns with the 128-byte swizzle; elements outside the
-/// tensor read as 0. Error(environment) if the driver refuses.
+/// The same for f32, which the copy engine adds to.
+bool fits_sum_map(const TensorRef& t);
+
+/// Boxes of `rows` tokens, one head, 128 bytes (64 columns, or 32 of f32) with the 128-byte
+/// swizzle; elements outside the tensor read as 0. Error(environment) if the driver refuses.
 CUtensorMap tensor_map(const TensorRef& t, int rows);
 
 }  // namespace tessera::kernels::cuda

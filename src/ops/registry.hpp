@@ -23,6 +23,7 @@ struct Implementation {
   /// Whether run() can do without the former contents of an `acc` argument of this call
   /// (Attributes::fresh), so that nobody has to clear it first; empty: never.
   std::function<bool(const Call&, std::size_t argument)> overwrites = nullptr;
+  bool repeatable = true;  ///< the same call gives the same bits in every run
 };
 
 class Registry {
@@ -33,6 +34,8 @@ class Registry {
   void pin(const std::string& op, const std::string& backend);
   /// `backend` is not used for any operator.
   void deny(const std::string& backend);
+  /// Only implementations that give the same bits in every run are used.
+  void set_deterministic(bool on) { deterministic_ = on; }
   /// Executors measure which backend is fastest (exec/executor.hpp) instead of going by priority.
   void set_autotune(bool on) { autotune_ = on; }
   bool autotune() const { return autotune_; }
@@ -55,7 +58,7 @@ class Registry {
   std::vector<Implementation> implementations_;  // sorted by priority, highest first
   std::vector<std::pair<std::string, std::string>> pins_;
   std::vector<std::string> denied_;
-  bool autotune_ = false;
+  bool autotune_ = false, deterministic_ = false;
 
   /// Why an implementation of the call's operator may not run it; nullptr when it may.
   const char* refusal(const Implementation& i, const Call& call) const;
