@@ -1,6 +1,7 @@
 # Tile rates on a GPU, timed with CUDA events: no library beyond the runtime.
 add_executable(bench_gpu_tile bench_gpu_tile.cpp)
-target_link_libraries(bench_gpu_tile PRIVATE tessera_kernels_cuda CUDA::cudart_static fmt::fmt)
+target_link_libraries(bench_gpu_tile PRIVATE tessera_kernels_cuda tessera_kernels_kokkos
+  CUDA::cudart_static fmt::fmt)
 
 # The compute steps of whole plans on one GPU.
 add_executable(bench_gpu_pass bench_gpu_pass.cpp)

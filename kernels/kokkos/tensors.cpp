@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // zero, copy and add of strided tensors with conversion. Dimensions without gaps between them are
 // joined first, so that dense data is one long row and slices run over their longest stretch.
-#include <array>
-#include <type_traits>
-
 #include "kernels/kokkos/operators.hpp"
-#include "kernels/kokkos/views.hpp"
+#include "kernels/kokkos/rows.hpp"
 #include "ops/visit.hpp"
 
 namespace tessera::kernels::portable {
 namespace {
-
-constexpr std::int64_t stretch = 1 << 14;  // elements of one task: long rows are shared by threads
 
 /// The two tensors of an operator after joining dimensions that neither separates by a gap.
 struct Pair {
@@ -43,67 +38,77 @@ struct Pair {
   }
 };
 
-/// f(pointer into x, pointer into y, count) over all stretches, in parallel.
-template <class X, class Y, class F>
-void every_stretch(const char* label, const TensorRef& a, const TensorRef& b, F f) {
+/// f(element of x, element of y) for all pairs of elements of a and b.
+template <class Exec, class X, class Y, class F>
+void every_pair(const char* label, const ops::Call& call, const TensorRef& a, const TensorRef& b,
+                F f) {
   const Pair p(a, b);
-  const auto x = view<X>(p.x);
-  const auto y = view<Y>(p.y);
-  const auto [n0, n1, n2] = p.x.shape;
-  const std::int64_t parts = (n2 + stretch - 1) / stretch, rows = n1, length = n2;
-  const bool unit = (p.x.stride[2] == 1 && p.y.stride[2] == 1) || n2 == 1;
-  every(label, n0 * n1 * parts, [=](std::int64_t task) {
-    const std::int64_t row = task / parts, begin = task % parts * stretch;
-    const std::int64_t end = std::min(begin + stretch, length);
-    const std::int64_t i = row / rows, j = row % rows;
-    if (unit) return f(&x(i, j, begin), &y(i, j, begin), end - begin);
-    for (std::int64_t k = begin; k < end; ++k) f(&x(i, j, k), &y(i, j, k), std::int64_t{1});
-  });
+  const auto x = view<Exec, X>(p.x);
+  const auto y = view<Exec, Y>(p.y);
+  const std::int64_t rows = p.x.shape[1], length = p.x.shape[2];
+  // Elements of one task: long rows are shared by threads.
+  const std::int64_t stretch = is_device<Exec> ? 1 << 10 : 1 << 14;
+  const std::int64_t parts = (length + stretch - 1) / stretch;
+  const bool unit = (p.x.stride[2] == 1 && p.y.stride[2] == 1) || length == 1;
+  every_row<Exec>(
+      label, call, p.x.shape[0] * rows * parts, 1,
+      KOKKOS_LAMBDA(std::int64_t task, std::int64_t, const LanesOf<Exec>& lanes) {
+        const std::int64_t row = task / parts, begin = task % parts * stretch;
+        const std::int64_t n = begin + stretch < length ? stretch : length - begin;
+        auto* from = &x(row / rows, row % rows, begin);
+        auto* to = &y(row / rows, row % rows, begin);
+        if (unit) {
+          lanes.each(n, [=](std::int64_t c) { f(from[c], to[c]); });
+        } else {
+          const std::int64_t step = x.stride(2), step_to = y.stride(2);
+          lanes.each(n, [=](std::int64_t c) { f(from[c * step], to[c * step_to]); });
+        }
+      });
 }
 
-template <class To, class From>
-To convert(From x) {
-  if constexpr (std::is_same_v<From, To>) {
-    return x;
-  } else if constexpr (std::is_same_v<To, BFloat16>) {
-    return BFloat16(static_cast<float>(x));
-  } else {
-    return static_cast<To>(x);
+struct Zero {
+  template <class X>
+  KOKKOS_INLINE_FUNCTION void operator()(const X&, X& x) const {
+    x = X{};
   }
+};
+struct Copy {
+  template <class X, class Y>
+  KOKKOS_INLINE_FUNCTION void operator()(const X& x, Y& y) const {
+    y = convert<Y>(x);
+  }
+};
+struct Add {
+  template <class X, class Y>
+  KOKKOS_INLINE_FUNCTION void operator()(const X& x, Y& y) const {
+    using A = ops::Accumulate<Y>;
+    y = convert<Y>(static_cast<A>(y) + static_cast<A>(x));
+  }
+};
+
+/// f over the elements of the first and the last argument.
+template <class F>
+void run(const char* label, const ops::Call& call, F f) {
+  const TensorRef &a = call.args.front(), &b = call.args.back();
+  visit_space(call, [&]<class Exec>(std::type_identity<Exec>) {
+    ops::visit_dtype(a.dtype, [&]<class X>(X) {
+      ops::visit_dtype(b.dtype, [&]<class Y>(Y) { every_pair<Exec, X, Y>(label, call, a, b, f); });
+    });
+  });
 }
 
 }  // namespace
 
 void tensor_zero(const ops::Call& call) {
-  ops::visit_dtype(call.args[0].dtype, [&]<class T>(T) {
-    every_stretch<T, T>("tensor.zero", call.args[0], call.args[0],
-                        [](T* x, T*, std::int64_t n) { std::fill(x, x + n, T{}); });
-  });
-}
-
-void tensor_copy(const ops::Call& call) {
-  ops::visit_dtype(call.args[0].dtype, [&]<class X>(X) {
-    ops::visit_dtype(call.args[1].dtype, [&]<class Y>(Y) {
-      every_stretch<X, Y>("tensor.copy", call.args[0], call.args[1],
-                          [](const X* x, Y* y, std::int64_t n) {
-                            for (std::int64_t c = 0; c < n; ++c) y[c] = convert<Y>(x[c]);
-                          });
+  visit_space(call, [&]<class Exec>(std::type_identity<Exec>) {
+    ops::visit_dtype(call.args[0].dtype, [&]<class T>(T) {
+      every_pair<Exec, T, T>("tensor.zero", call, call.args[0], call.args[0], Zero());
     });
   });
 }
 
-void tensor_add(const ops::Call& call) {
-  ops::visit_dtype(call.args[0].dtype, [&]<class X>(X) {
-    ops::visit_dtype(call.args[1].dtype, [&]<class Y>(Y) {
-      using A = ops::Accumulate<Y>;
-      every_stretch<X, Y>("tensor.add", call.args[0], call.args[1],
-                          [](const X* x, Y* y, std::int64_t n) {
-                            for (std::int64_t c = 0; c < n; ++c) {
-                              y[c] = convert<Y>(static_cast<A>(y[c]) + static_cast<A>(x[c]));
-                            }
-                          });
-    });
-  });
-}
+void tensor_copy(const ops::Call& call) { run("tensor.copy", call, Copy()); }
+
+void tensor_add(const ops::Call& call) { run("tensor.add", call, Add()); }
 
 }  // namespace tessera::kernels::portable

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What forward and backward share: block sizes, packing of one head, row order over Kokkos.
+// What forward and backward on the host share: block sizes, packing of one head, heads in parallel.
 #pragma once
 
-#include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
 #include <span>
@@ -71,12 +71,7 @@ void every_block(std::int64_t rows, std::int64_t block, F f) {
 }
 
 /// f(key head) in parallel on the host; heads write disjoint outputs, so the order is free.
-template <class F>
-void every_key_head(const char* label, std::int64_t heads, F f) {
-  using Policy =
-      Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace, Kokkos::IndexType<std::int64_t>>;
-  Kokkos::parallel_for(label, Policy(0, heads), f);
-  Kokkos::DefaultHostExecutionSpace().fence();
-}
+void every_key_head(const char* label, std::int64_t heads,
+                    const std::function<void(std::int64_t)>& f);
 
 }  // namespace tessera::kernels::portable

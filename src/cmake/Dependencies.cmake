@@ -79,6 +79,18 @@ if(Kokkos_FOUND AND TESSERA_CBLAS_LIBRARY AND TESSERA_CBLAS_INCLUDE_DIR)
     set_target_properties(Kokkos::kokkos PROPERTIES
       INTERFACE_INCLUDE_DIRECTORIES /usr/include/trilinos)
   endif()
+  if(Kokkos_ENABLE_CUDA)
+    # Kokkos puts its compiler in front of what includes it: nothing else may stand there. One CUDA
+    # runtime for all: the one that our kernels are registered with.
+    set(CMAKE_CXX_COMPILER_LAUNCHER "")
+    set_target_properties(Kokkos::CUDA PROPERTIES
+      INTERFACE_LINK_LIBRARIES "CUDA::cuda_driver;CUDA::cudart_static")
+    set(TESSERA_KOKKOS_CUDA ${TESSERA_CUDA})
+    if(TESSERA_KOKKOS_CUDA)
+      set_property(TARGET Kokkos::kokkos APPEND PROPERTY
+        INTERFACE_COMPILE_DEFINITIONS TESSERA_KOKKOS_CUDA)
+    endif()
+  endif()
 else()
   set(TESSERA_KOKKOS OFF)
   message(STATUS "Without Kokkos and CBLAS (Kokkos: ${Kokkos_DIR}; library: "

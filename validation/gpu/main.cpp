@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "kernels/kokkos/runtime.hpp"
 #include "memory/cuda.hpp"
 
 int main(int argc, char** argv) {
@@ -13,5 +14,7 @@ int main(int argc, char** argv) {
     std::printf("skipped: these tests need a CUDA device\n");
     return 77;
   }
+  const tessera::kernels::KokkosRuntime kokkos;
+  std::printf("Kokkos: %s\n", tessera::kernels::kokkos_version().c_str());
   return RUN_ALL_TESTS();
 }
