@@ -3,8 +3,8 @@
 # Builds, tests and measures on a machine with any number of GPUs; leaves its report in $OUT
 # (default: out/gpu) and everything behind it in out/gpu-run, where later calls find it.
 # Usage: gpu.sh [--stages LIST] [--test] [--tests REGEX] [--quick] [--budget SECONDS] [--build DIR]
-#   --stages  some of build,test,tile,comm,ours,peers,pass,throttle,report (default: all), run in
-#             this order; a stage that fails makes the exit code 1, later ones run all the same
+#   --stages  some of build,test,tile,flex,comm,ours,peers,pass,throttle,report (default: all), run
+#             in this order; a stage that fails makes the exit code 1, later ones run all the same
 #   --test    the same as --stages build,test
 #   --tests   of stage test: only those whose name matches, where a call has little time
 #   --quick   short lengths and few repeats, kept apart in out/gpu-run-quick
@@ -15,7 +15,7 @@
 # shellcheck disable=SC2317 # stages are called by name
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-all_stages="build test tile comm ours peers pass throttle report"
+all_stages="build test tile flex comm ours peers pass throttle report"
 stages=$all_stages build=$root/build-gpu budget=240 run=$root/out/gpu-run quick=() tests=.
 command="perf/gpu.sh $*"
 
@@ -79,10 +79,33 @@ stage_build() {
   "$build/drivers/tessera-info" | tee "$run/info.txt"
 }
 
+# Ranks that share a GPU take turns on it; through this daemon they work side by side, which makes
+# tests of 8 and 9 ranks ten times faster. Without it they run all the same.
+start_mps() {
+  command -v nvidia-cuda-mps-control >/dev/null || return
+  CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d)
+  export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY
+  nvidia-cuda-mps-control -d || unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+}
+stop_mps() {
+  [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return
+  echo quit | nvidia-cuda-mps-control
+  rm -rf "$CUDA_MPS_PIPE_DIRECTORY"
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+}
+
+# Tests of one program, and of faults, without the daemon; then those of ranks (gpu.NAME.npN).
 stage_test() {
   local failed=0
-  limit 1800 ctest --test-dir "$build" -L gpu -R "$tests" -V --no-tests=error \
-    >"$run/logs/tests.log" 2>&1 || failed=1
+  local some=(limit 1800 ctest --test-dir "$build" -L gpu -R "$tests" -V)
+  "${some[@]}" -E '[.]np[0-9]+$' >"$run/logs/tests.log" 2>&1 || failed=1
+  start_mps
+  "${some[@]}" -E '^gpu[.][^.]*$' >>"$run/logs/tests.log" 2>&1 || failed=1
+  stop_mps
+  if ! grep -q "tests passed" "$run/logs/tests.log"; then
+    echo "no test is called $tests" >&2
+    failed=1
+  fi
   grep -E "error ratio|error of|FAILED|Failure|Skipped|tests passed|tests failed|%" \
     "$run/logs/tests.log" | grep -v "^[0-9]*: .*RUN" | tail -n 100 >"$run/tests.txt"
   tail -n 40 "$run/tests.txt"
@@ -95,6 +118,19 @@ stage_tile() {
   limit 300 "$build/perf/bench_gpu_tile" "$run/tile.json" "${quick[@]}" || failed=1
   has_torch || return "$failed"
   limit 300 python3 "$root/perf/torch_sdpa.py" "$run/torch.json" "${quick[@]}" || failed=1
+  return "$failed"
+}
+
+# Masks with gaps beside FlexAttention; what stage tile did not measure is measured here.
+stage_flex() {
+  local failed=0
+  rm -f "$run/flex.json"
+  if [ ! "$run/tile.json" -nt "$build/perf/bench_gpu_tile" ]; then
+    limit 120 "$build/perf/bench_gpu_tile" "$run/tile.json" "${quick[@]:---masks}" || return 1
+  fi
+  has_torch || return 1
+  limit 200 python3 "$root/perf/torch_flex.py" "$run/tile.json" "$run/flex.json" \
+    2>"$run/logs/flex.log" || { failed=1; tail -n 15 "$run/logs/flex.log"; }
   return "$failed"
 }
 
@@ -156,18 +192,32 @@ schemes_on() {
   if [ "$1" = 1 ]; then echo ring; else echo "$list"; fi
 }
 
+# Lengths of the documents that bench_gpu_tile ran under.
+documents_of_tile() {
+  if [ ! -f "$run/tile.json" ]; then
+    echo "no documents without tile.json: run stage tile or flex first" >&2
+    return 1
+  fi
+  python3 - "$run/tile.json" <<'END'
+import json, sys
+masks = {mask["name"]: mask["bands"] for mask in json.load(open(sys.argv[1]))["masks"]}
+print(",".join(str(band[1] - band[0]) for band in masks["documents"]))
+END
+}
+
 # Names of reports: ours_<ranks>_<transport>_<tokens>_<mask>_kv<heads>.json
 run_case() {
-  local n=$1 t=$2 kv=$3 mask=$4 channels=$5 number=$6 seconds=$7 repeats=20 warmup=3
+  local n=$1 t=$2 kv=$3 mask=$4 channels=$5 number=$6 seconds=$7 repeats=20 warmup=3 lengths
   if [ "$n" -gt 65536 ] || is_quick; then repeats=5 warmup=1; fi
   local set=("attention.sequence=$n" "attention.kv_heads=$kv" "attention.mask=$mask"
     "attention.schemes=$(schemes_on "$number")" "parallel.transport=$t" "run.warmup=$warmup"
     "run.repeats=$repeats" "machine.file=$(machine_of "$t$([ "$channels" = 0 ] || echo 1)")")
   [ "$channels" = 0 ] || set+=("parallel.nccl_channels=$channels")
   [ "$mask" != window ] || set+=("attention.window=4096")
-  # The documents of bench_gpu_tile.cpp and torch_flex.py.
-  [ "$mask" != documents ] ||
-    set+=("attention.document_lengths=500,1500,2500,3500,4500,5500,6500")
+  if [ "$mask" = documents ]; then
+    lengths=$(documents_of_tile) || return 1
+    set+=("attention.document_lengths=$lengths")
+  fi
   attention "$name" "$seconds" "$number" gpu.toml "${set[@]}" || return 1
   grep -o "forward_best=.*" "$run/logs/$name.log"
 }
@@ -200,15 +250,12 @@ stage_ours() {
 }
 
 stage_peers() {
-  local failed=0 flex=()
-  rm -f "$run/peers.json" "$run/flex.json"
+  local failed=0
+  rm -f "$run/peers.json"
   has_torch || return 1
-  if is_quick; then flex=(--tokens 16384); fi
   limit $((budget + 120)) python3 -m torch.distributed.run --standalone --nproc-per-node="$gpus" \
     "$root/perf/torch_peers.py" "$run/peers.json" --budget "$budget" "${quick[@]}" \
     2>"$run/logs/peers.log" || { failed=1; tail -n 15 "$run/logs/peers.log"; }
-  limit 200 python3 "$root/perf/torch_flex.py" "$run/flex.json" "${flex[@]}" \
-    2>"$run/logs/flex.log" || { failed=1; tail -n 15 "$run/logs/flex.log"; }
   return "$failed"
 }
 
