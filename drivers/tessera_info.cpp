@@ -127,19 +127,17 @@ struct TileCall {
     std::istringstream words(text);
     words >> op >> type >> tokens >> heads >> kv_heads >> dim >> place;
     const bool forward = op == "attention.forward", backward = op == "attention.backward";
-    if (!words || !(forward || backward) || !known_type() || (place != "host" && place != "cuda") ||
-        std::min({tokens, heads, kv_heads, dim}) < 1)
+    if (!words || !(forward || backward) || !dtype_named(type) ||
+        (place != "host" && place != "cuda") || std::min({tokens, heads, kv_heads, dim}) < 1)
       throw Error(Exit::usage, fmt::format("--call '{}' describes no call", text),
                   "write operator, type, tokens, query heads, KV heads, head dimension and place: "
                   "\"attention.forward bf16 4096 32 32 128 cuda\"; attention.forward or "
-                  "attention.backward; f64, f32 or bf16; host or cuda");
+                  "attention.backward; f64, f32, bf16 or f16; host or cuda");
   }
-  bool known_type() const { return type == "f64" || type == "f32" || type == "bf16"; }
 
   /// The backend that would run it; Error(environment) when none would.
   std::string backend(const ops::Registry& registry) const {
-    const DType t = type == "f64" ? DType::f64 : type == "f32" ? DType::f32 : DType::bf16;
-    const DType a = accumulate_type(t);
+    const DType t = dtype_named(type).value(), a = accumulate_type(t);
     const Space space = place == "cuda" ? Space::cuda : Space::host;
     if (space == Space::cuda && memory::device_count() == 0)
       throw Error(Exit::environment,

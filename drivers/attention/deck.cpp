@@ -64,7 +64,7 @@ std::vector<config::Key> shape_keys() {
       {.name = "attention.dtype",
        .type = Type::text,
        .fallback = std::string("f32"),
-       .choices = {"f64", "f32", "bf16"},
+       .choices = {"f64", "f32", "bf16", "f16"},
        .meaning = "storage; sums are kept in f64 for f64, in f32 otherwise"},
       {.name = "attention.scale",
        .type = Type::real,
@@ -249,7 +249,7 @@ std::vector<config::Key> run_keys() {
        .type = Type::real,
        .fallback = 2.5,
        .minimum = 1,
-       .meaning = "largest error over that of a plain one-rank path (f32, bf16)"},
+       .meaning = "largest error over that of a plain one-rank path (all but f64)"},
       {.name = "verify.max_abs",
        .type = Type::real,
        .fallback = 1e-10,
@@ -268,6 +268,10 @@ std::vector<config::Key> run_keys() {
        .type = Type::texts,
        .fallback = Texts{},
        .meaning = "operator=backend, e.g. attention.forward=reference; see tessera-info"},
+      {.name = "ops.deterministic",
+       .type = Type::boolean,
+       .fallback = false,
+       .meaning = "only backends that give the same bits in every run; slower on GPUs, backward"},
       {.name = "ops.autotune",
        .type = Type::boolean,
        .fallback = false,
@@ -396,8 +400,7 @@ Problem make_problem(const config::Config& c, const MaskArrays& arrays) {
   p.kv_heads = c.integer("attention.kv_heads");
   p.head_dim = c.integer("attention.head_dim");
   p.value_dim = c.integer("attention.value_dim") ? c.integer("attention.value_dim") : p.head_dim;
-  const std::string& type = c.text("attention.dtype");
-  p.dtype = type == "f64" ? DType::f64 : type == "f32" ? DType::f32 : DType::bf16;
+  p.dtype = dtype_named(c.text("attention.dtype")).value();
   const std::string& layout = c.text("attention.layout");
   for (Layout x : {Layout::contiguous, Layout::zigzag, Layout::striped, Layout::balanced})
     if (attention::name_of(x) == layout) p.layout = x;

@@ -107,6 +107,7 @@ class Experiment {
                             "write attention.forward=reference");
       registry_.pin(pin.substr(0, at), pin.substr(at + 1));
     }
+    registry_.set_deterministic(config_.boolean("ops.deterministic"));
     registry_.set_autotune(config_.boolean("ops.autotune"));
     attention::check_lse(registry_, problem_.dtype, device_->space());
   }
@@ -149,9 +150,8 @@ class Experiment {
               units::format_bytes(static_cast<double>(have)),
               gpu ? device_->ranks_on_device() : place_.ranks_on_host,
               gpu ? "a GPU of host" : "host", place_.host),
-          "use more ranks or hosts, a shorter attention.sequence, attention.dtype = \"bf16\", or a "
-          "scheme that caches "
-          "less (ring); parallel.memory overrides the limit");
+          "use more ranks or hosts, a shorter attention.sequence, attention.dtype = \"bf16\" or "
+          "\"f16\", or a scheme that caches less (ring); parallel.memory overrides the limit");
   }
 
   /// Before the work, which may take hours.

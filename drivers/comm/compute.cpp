@@ -58,7 +58,7 @@ ComputeRates measure_compute(const Communicator& comm, const parallel::Placement
                              const ops::Registry& registry, int head_dim, bool quick) {
   const bool active = placement.rank_on_host < placement.cores_on_host;
   ComputeRates result;
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : all_dtypes) {
     for (const bool forward : {true, false}) {
       result.rates.push_back(measure_rate(comm, active, registry, forward, dtype, head_dim, quick));
     }

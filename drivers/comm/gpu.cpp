@@ -107,8 +107,12 @@ double GpuBench::memory_rate() {
 }
 
 GpuTable GpuBench::operator_rate(bool forward, DType dtype) {
-  std::vector<std::int64_t> sizes{512, 1024, 2048};
-  if (dtype == DType::bf16) sizes = {512, 1024, 2048, 4096, 8192};
+  // Without tensor cores long tiles would take seconds.
+  const bool plain =
+      Tile(forward, dtype, 512, heads, options_.head_dim, Space::cuda).backend(registry_) ==
+      "cuda-plain";
+  std::vector<std::int64_t> sizes{512, 1024, 2048, 4096, 8192};
+  if (plain) sizes = {512, 1024, 2048};
   if (dtype == DType::f64) sizes = {256, 512, 1024};
   if (options_.quick) sizes = {sizes[0], sizes[sizes.size() - 2]};
   const char* op = forward ? "attention.forward" : "attention.backward";
@@ -117,9 +121,8 @@ GpuTable GpuBench::operator_rate(bool forward, DType dtype) {
     Tile tile(forward, dtype, tokens, heads, options_.head_dim, Space::cuda);
     tile.prepare(registry_, compute_.handle());
     tile.run_on(registry_, compute_.handle());
-    // Short tiles back to back, as in a run; the slow element types take long enough alone.
-    const int calls =
-        dtype == DType::bf16 ? static_cast<int>(std::max<std::int64_t>(4096 / tokens, 1)) : 1;
+    // Short tiles back to back, as in a run; the slow kernels take long enough alone.
+    const int calls = plain ? 1 : static_cast<int>(std::max<std::int64_t>(4096 / tokens, 1));
     const double seconds = replayed([&] {
       for (int i = 0; i < calls; ++i) tile.run_on(registry_, compute_.handle());
     });
@@ -235,7 +238,7 @@ GpuMachine measure_gpus(Communicator& comm, const parallel::Placement& here,
   step("memory");
   m.step_overhead_s = bench.step_overhead();
   m.memory_b_s = bench.memory_rate();
-  for (const DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32, DType::f64}) {
     for (const bool forward : {true, false}) {
       step(forward ? "attention.forward" : "attention.backward");
       result.tables.push_back(bench.operator_rate(forward, dtype));

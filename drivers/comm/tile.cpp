@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "memory/cuda.hpp"
+#include "ops/visit.hpp"
 
 namespace tessera::drivers {
 
@@ -15,10 +16,8 @@ void fill_host(const TensorRef& x) {
   std::uint32_t state = 12345;
   for (std::int64_t i = 0; i < x.count(); ++i) {
     state = state * 1664525u + 1013904223u;
-    const double value = state / 2147483648.0 - 1;
-    if (x.dtype == DType::f64) x.as<double>()[i] = value;
-    if (x.dtype == DType::f32) x.as<float>()[i] = static_cast<float>(value);
-    if (x.dtype == DType::bf16) x.as<BFloat16>()[i] = BFloat16(static_cast<float>(value));
+    ops::visit_dtype(x.dtype,
+                     [&]<class T>(T) { x.as<T>()[i] = element_cast<T>(state / 2147483648.0 - 1); });
   }
 }
 
@@ -66,6 +65,10 @@ Tile::Tile(bool forward, DType dtype, std::int64_t tokens, int heads, int head_d
 void Tile::run(const ops::Registry& registry, const std::function<void()>& progress) {
   call_.progress = progress;
   registry.run(call_);
+}
+
+std::string Tile::backend(const ops::Registry& registry) const {
+  return registry.choose(call_).backend;
 }
 
 void Tile::prepare(const ops::Registry& registry, void* stream) {

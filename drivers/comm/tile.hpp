@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "memory/buffer.hpp"
@@ -25,6 +26,8 @@ class Tile {
   /// On a device queue, which keeps what the operator prepares for it.
   void prepare(const ops::Registry& registry, void* stream);
   void run_on(const ops::Registry& registry, void* stream);
+  /// Name of the backend that runs it; Error(environment) when none does.
+  std::string backend(const ops::Registry& registry) const;
   double flops() const { return flops_; }
 
  private:

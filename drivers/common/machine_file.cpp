@@ -63,7 +63,7 @@ std::vector<config::Key> rate_keys() {
       {.name = "rates.op", .type = Type::text, .meaning = "operator, \"attention.forward\""},
       {.name = "rates.dtype",
        .type = Type::text,
-       .choices = {"f64", "f32", "bf16"},
+       .choices = {"f64", "f32", "bf16", "f16"},
        .meaning = "element type of its first argument"},
       {.name = "rates.overhead_s",
        .type = Type::duration,
@@ -76,13 +76,6 @@ std::vector<config::Key> rate_keys() {
        .minimum = tiny,
        .meaning = "unmasked cell and head: 2 (d + dv) forward, 2 (3d + 2dv) backward"},
   };
-}
-
-DType dtype_named(const std::string& name) {
-  for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
-    if (name_of(t) == name) return t;
-  }
-  throw Error(Exit::usage, fmt::format("unknown dtype '{}'", name), "f64, f32 or bf16");
 }
 
 /// Six digits, more than any measurement has, as a float of TOML.
@@ -106,7 +99,7 @@ plan::Machine machine_of(const config::Config& c) {
   m.memory_b_s = c.real("machine.memory_b_s");
   m.step_overhead_s = c.real("machine.step_overhead_s");
   for (const config::Config& rate : c.list("rates")) {
-    m.rates.push_back({rate.text("rates.op"), dtype_named(rate.text("rates.dtype")),
+    m.rates.push_back({rate.text("rates.op"), dtype_named(rate.text("rates.dtype")).value(),
                        rate.real("rates.overhead_s"), rate.real("rates.flops_s")});
   }
   return m;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <type_traits>
 
@@ -12,6 +13,7 @@
 namespace tessera::kernels::cuda {
 
 using bf16 = __nv_bfloat16;
+using f16 = __half;
 
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -21,9 +23,13 @@ __device__ __forceinline__ To convert(From x) {
   if constexpr (std::is_same_v<To, From>) {
     return x;
   } else if constexpr (std::is_same_v<To, bf16>) {
-    return __float2bfloat16_rn(static_cast<float>(x));
+    return __float2bfloat16_rn(convert<float>(x));
+  } else if constexpr (std::is_same_v<To, f16>) {
+    return __float2half_rn(convert<float>(x));
   } else if constexpr (std::is_same_v<From, bf16>) {
     return static_cast<To>(__bfloat162float(x));
+  } else if constexpr (std::is_same_v<From, f16>) {
+    return static_cast<To>(__half2float(x));
   } else {
     return static_cast<To>(x);
   }
@@ -38,6 +44,8 @@ cudaError_t visit(Element t, F f) {
       return f(float{});
     case Element::bf16:
       return f(bf16{});
+    case Element::f16:
+      return f(f16{});
   }
   return cudaErrorInvalidValue;
 }

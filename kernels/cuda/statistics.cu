@@ -96,25 +96,25 @@ __global__ void __launch_bounds__(threads) delta_kernel(View o, View grad, View 
   if (threadIdx.x % 32 == 0) *at<A>(delta, r.head, r.token) = sum;
 }
 
-template <int n>
+template <class T, int n>
 __global__ void __launch_bounds__(threads) output_of_delta_kernel(View grad, View delta, View o) {
   const Row r = row_of(o.shape[0], o.shape[1]);
   if (!r.exists) return;
-  const bf16* g = at<bf16>(grad, r.token, r.head);
-  bf16* out = at<bf16>(o, r.token, r.head);
+  const T* g = at<T>(grad, r.token, r.head);
+  T* out = at<T>(o, r.token, r.head);
   float square = 0;
   for (int64_t c = threadIdx.x % 32 * n; c < o.shape[2]; c += 32 * n) {
-    const auto x = *reinterpret_cast<const Pack<bf16, n>*>(g + c);
+    const auto x = *reinterpret_cast<const Pack<T, n>*>(g + c);
 #pragma unroll
     for (int e = 0; e < n; ++e) square += convert<float>(x.at[e]) * convert<float>(x.at[e]);
   }
   square = warp_sum(square);
   const float factor = square > 0 ? *at<float>(delta, r.head, r.token) / square : 0;
   for (int64_t c = threadIdx.x % 32 * n; c < o.shape[2]; c += 32 * n) {
-    auto x = *reinterpret_cast<const Pack<bf16, n>*>(g + c);
+    auto x = *reinterpret_cast<const Pack<T, n>*>(g + c);
 #pragma unroll
-    for (int e = 0; e < n; ++e) x.at[e] = convert<bf16>(factor * convert<float>(x.at[e]));
-    *reinterpret_cast<Pack<bf16, n>*>(out + c) = x;
+    for (int e = 0; e < n; ++e) x.at[e] = convert<T>(factor * convert<float>(x.at[e]));
+    *reinterpret_cast<Pack<T, n>*>(out + c) = x;
   }
 }
 
@@ -161,13 +161,12 @@ cudaError_t visit_sum(Element t, F f) {
 
 cudaError_t launch_merge(const State& in, const State& acc, cudaStream_t stream) {
   if (nothing(acc.o)) return cudaSuccess;
-  const bool narrow = in.o.type == Element::bf16;
-  if (narrow ? acc.o.type != Element::f32 : in.o.type != acc.o.type) return cudaErrorInvalidValue;
-  return visit_sum(acc.o.type, [&]<class A>(A) {
+  return visit(in.o.type, [&]<class X>(X) {
+    using A = Sum<X>;
+    if (size_of(acc.o.type) != sizeof(A)) return cudaErrorInvalidValue;
     constexpr int n = 16 / sizeof(A);
     const bool wide = fits(in.o, n) && fits(acc.o, n);
-    auto kernel = wide ? merge_kernel<A, A, n> : merge_kernel<A, A, 1>;
-    if (narrow) kernel = wide ? merge_kernel<bf16, A, n> : merge_kernel<bf16, A, 1>;
+    const auto kernel = wide ? merge_kernel<X, A, n> : merge_kernel<X, A, 1>;
     kernel<<<blocks(acc.o), threads, 0, stream>>>(in, acc);
     return cudaGetLastError();
   });
@@ -176,10 +175,13 @@ cudaError_t launch_merge(const State& in, const State& acc, cudaStream_t stream)
 cudaError_t launch_output_of_delta(const View& grad, const View& delta, const View& o,
                                    cudaStream_t stream) {
   if (nothing(o)) return cudaSuccess;
-  const auto kernel =
-      fits(grad, 4) && fits(o, 4) ? output_of_delta_kernel<4> : output_of_delta_kernel<1>;
-  kernel<<<blocks(o), threads, 0, stream>>>(grad, delta, o);
-  return cudaGetLastError();
+  const auto launch = [&]<class T>(T) {
+    const bool wide = fits(grad, 4) && fits(o, 4);
+    const auto kernel = wide ? output_of_delta_kernel<T, 4> : output_of_delta_kernel<T, 1>;
+    kernel<<<blocks(o), threads, 0, stream>>>(grad, delta, o);
+    return cudaGetLastError();
+  };
+  return o.type == Element::f16 ? launch(f16{}) : launch(bf16{});
 }
 
 cudaError_t launch_delta(const View& o, const View& grad, const View& delta, cudaStream_t stream) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merge, Delta, sink (attention brief 1.2 to 1.4) and the tensor operators as plain loops.
-#include <type_traits>
-
 #include "kernels/reference/operators.hpp"
 #include "ops/visit.hpp"
 
@@ -22,17 +20,6 @@ template <class F>
 void visit_accumulate(DType t, F&& f) {
   if (t == DType::f64) return f(double{});
   return f(float{});
-}
-
-template <class From, class To>
-To convert(From x) {
-  if constexpr (std::is_same_v<From, To>) {
-    return x;
-  } else if constexpr (std::is_same_v<To, BFloat16>) {
-    return BFloat16(static_cast<float>(x));
-  } else {
-    return static_cast<To>(x);
-  }
 }
 
 }  // namespace
@@ -120,7 +107,7 @@ void tensor_copy(const ops::Call& call) {
   ops::visit_dtype(x.dtype, [&]<class X>(X) {
     ops::visit_dtype(y.dtype, [&]<class Y>(Y) {
       every_element(
-          x, [&](auto i, auto j, auto k) { y.at<Y>(i, j, k) = convert<X, Y>(x.at<X>(i, j, k)); });
+          x, [&](auto i, auto j, auto k) { y.at<Y>(i, j, k) = element_cast<Y>(x.at<X>(i, j, k)); });
     });
   });
 }
@@ -132,7 +119,7 @@ void tensor_add(const ops::Call& call) {
       using A = ops::Accumulate<Y>;
       every_element(x, [&](auto i, auto j, auto k) {
         const A sum = static_cast<A>(y.at<Y>(i, j, k)) + static_cast<A>(x.at<X>(i, j, k));
-        y.at<Y>(i, j, k) = convert<A, Y>(sum);
+        y.at<Y>(i, j, k) = element_cast<Y>(sum);
       });
     });
   });

@@ -163,7 +163,9 @@ class Plain {
     Values all = widen(t);
     around_.comm.all_reduce_sum(std::span<double>(all));
     if (type_ == DType::bf16)
-      for (double& x : all) x = static_cast<double>(BFloat16(static_cast<float>(x)));
+      for (double& x : all) x = static_cast<double>(element_cast<BFloat16>(x));
+    if (type_ == DType::f16)
+      for (double& x : all) x = static_cast<double>(element_cast<Float16>(x));
     return all;
   }
 
@@ -190,7 +192,7 @@ struct Sums {
 };
 
 double unit_roundoff(DType t) {
-  return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : 0x1p-9;
+  return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-9;
 }
 
 /// Reference::scale of all tensors.
@@ -241,7 +243,8 @@ Errors compare(const Session& session, const PreparedPass& pass, Pass which, con
     comm.all_reduce_sum(std::span<double>(difference));
     const Sums all{difference[0], comm.all_reduce_max(mine.max_abs)};
     const double relative = all.relative(ref.scale.at(name));
-    const double ratio = relative / ref.plain_error.at(name);
+    // Infinite too where the plain path overflows as well.
+    const double ratio = std::isfinite(relative) ? relative / ref.plain_error.at(name) : relative;
     if (out.worst.empty() || !(ratio <= out.ratio)) out.ratio = ratio, out.worst = name;
     out.relative = std::max(out.relative, relative);
     out.max_abs = std::max(out.max_abs, all.max_abs);

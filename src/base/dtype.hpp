@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types of tensors. bf16 is a storage type: arithmetic on it happens in f32.
+// Element types of tensors. bf16 and f16 are storage types: arithmetic on them happens in f32.
 #pragma once
 
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <type_traits>
 
 namespace tessera {
 
-enum class DType : std::uint8_t { f64, f32, bf16 };
+enum class DType : std::uint8_t { f64, f32, bf16, f16 };
+inline constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
 /// Upper 16 bits of an f32; conversion from f32 rounds to nearest even, NaN stays NaN.
 struct BFloat16 {
@@ -25,13 +28,49 @@ struct BFloat16 {
   explicit operator double() const { return static_cast<double>(static_cast<float>(*this)); }
 };
 
+/// IEEE 754 binary16, by the compiler's own type: conversion from f32 rounds to nearest even, what
+/// is too large becomes infinite, what is too small subnormal or 0, NaN stays NaN.
+struct Float16 {
+  std::uint16_t bits = 0;
+
+  Float16() = default;
+  explicit Float16(float value)
+      : bits(std::bit_cast<std::uint16_t>(static_cast<_Float16>(value))) {}
+  explicit operator float() const { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+  explicit operator double() const { return static_cast<double>(static_cast<float>(*this)); }
+};
+
+/// Types of 16 bits without arithmetic.
+template <class T>
+concept StorageOnly = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+/// From one element type to another; 16 bits are reached by way of f32.
+template <class To, class From>
+To element_cast(From x) {
+  if constexpr (std::is_same_v<To, From>) {
+    return x;
+  } else if constexpr (StorageOnly<To>) {
+    return To(static_cast<float>(x));
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
 constexpr std::int64_t size_of(DType t) { return t == DType::f64 ? 8 : t == DType::f32 ? 4 : 2; }
 
 /// Type in which sums over this storage type are kept: f64 for f64, f32 otherwise.
 constexpr DType accumulate_type(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 constexpr std::string_view name_of(DType t) {
-  return t == DType::f64 ? "f64" : t == DType::f32 ? "f32" : "bf16";
+  constexpr std::string_view names[] = {"f64", "f32", "bf16", "f16"};
+  return names[static_cast<int>(t)];
+}
+
+/// The type of this name; empty for other words.
+constexpr std::optional<DType> dtype_named(std::string_view name) {
+  for (const DType t : all_dtypes)
+    if (name_of(t) == name) return t;
+  return {};
 }
 
 template <class T>
@@ -40,5 +79,7 @@ template <>
 inline constexpr DType dtype_of<double> = DType::f64;
 template <>
 inline constexpr DType dtype_of<BFloat16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<Float16> = DType::f16;
 
 }  // namespace tessera

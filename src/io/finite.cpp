@@ -20,6 +20,8 @@ double value_at(const char* data, DType dtype, std::int64_t i) {
       return reinterpret_cast<const float*>(data)[i];
     case DType::bf16:
       return static_cast<double>(reinterpret_cast<const BFloat16*>(data)[i]);
+    case DType::f16:
+      return static_cast<double>(reinterpret_cast<const Float16*>(data)[i]);
   }
   return 0;
 }
@@ -43,7 +45,10 @@ void check_finite(const parallel::Communicator& comm, const std::string& name,
           }
         throw Error(Exit::numerical,
                     fmt::format("dataset '{}' holds {} at index {}", name, x, shape_text(index)),
-                    "correct the input; every value must be finite");
+                    t.dtype == DType::f16
+                        ? "every value must be finite, and in f16 at most 65504: correct or scale "
+                          "the input, or choose attention.dtype = \"bf16\""
+                        : "correct the input; every value must be finite");
       }
     });
   });

@@ -32,6 +32,27 @@ herr_t collect(unsigned n, const H5E_error2_t* entry, void* data) {
   return 0;
 }
 
+/// binary16 as h5py writes it: HDF5 has no name of its own for it.
+hid_t half_type() {
+  static const hid_t type = [] {
+    const hid_t half = H5Tcopy(H5T_NATIVE_FLOAT);
+    check(half < 0 ? -1 : H5Tset_fields(half, 15, 10, 5, 0, 10), "no 16-bit float in HDF5");
+    check(H5Tset_size(half, 2), "no 16-bit float in HDF5");
+    check(H5Tset_ebias(half, 15), "no 16-bit float in HDF5");
+    return half;
+  }();
+  return type;
+}
+
+/// binary16 of any byte order.
+bool is_half(hid_t type) {
+  std::size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
+  return H5Tget_size(type) == 2 &&
+         H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 &&
+         sign == 15 && exponent == 10 && exponent_bits == 5 && mantissa == 0 &&
+         mantissa_bits == 10 && H5Tget_ebias(type) == 15;
+}
+
 bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
@@ -95,6 +116,8 @@ hid_t memory_type(DType dtype) {
       return H5T_NATIVE_FLOAT;
     case DType::bf16:
       return H5T_NATIVE_UINT16;
+    case DType::f16:
+      return half_type();
   }
   return H5I_INVALID_HID;
 }
@@ -103,6 +126,7 @@ std::string type_words(hid_t type) {
   const std::size_t bits = 8 * H5Tget_size(type);
   switch (H5Tget_class(type)) {
     case H5T_FLOAT:
+      if (is_half(type)) return "f16";
       return bits == 64 ? "f64" : bits == 32 ? "f32" : fmt::format("{}-bit float", bits);
     case H5T_INTEGER:
       return fmt::format("{}-bit {}integer", bits,

@@ -56,10 +56,11 @@ inline void check(herr_t status, const std::string& what) {
   if (status < 0) throw failure(what);
 }
 
-/// Type of an element in memory; bf16 is a 16-bit unsigned integer.
+/// Type of an element in memory; bf16 is a 16-bit unsigned integer, f16 a float of two bytes as
+/// h5py writes it.
 hid_t memory_type(DType dtype);
 
-/// "f64", "bf16", "64-bit integer", "text", ...: in words, for messages.
+/// "f64", "f16", "64-bit integer", "text", ...: in words, for messages.
 std::string type_words(hid_t type);
 
 std::vector<std::int64_t> shape_of(hid_t dataset);

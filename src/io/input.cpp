@@ -150,6 +150,7 @@ Input::State::Open& Input::State::open(const std::string& name) {
   d.info = {name, hdf5::shape_of(d.dataset.get()), hdf5::type_words(type.get()), std::nullopt};
   if (d.info.type == "f64") d.info.dtype = DType::f64;
   if (d.info.type == "f32") d.info.dtype = DType::f32;
+  if (d.info.type == "f16") d.info.dtype = DType::f16;
   if (d.info.type == "16-bit unsigned integer" &&
       hdf5::text_attribute(d.dataset.get(), "dtype") == "bf16") {
     d.info.dtype = DType::bf16;
@@ -169,7 +170,7 @@ DatasetInfo Input::require(const std::string& name, const std::vector<std::int64
   const DatasetInfo found = info(name);
   parallel::together(state_->comm, [&] {
     if (!found.dtype)
-      throw state_->error(name, "expected f64, f32 or bf16, found " + found.type,
+      throw state_->error(name, "expected f64, f32, bf16 or f16, found " + found.type,
                           "bf16 is a 16-bit unsigned integer with attribute dtype = \"bf16\"");
     bool same = shape.size() == found.shape.size();
     for (std::size_t d = 0; same && d < shape.size(); ++d)
@@ -207,7 +208,7 @@ void Input::read_slab(const std::string& name, const Selection& selection, const
   parallel::together(s.comm, [&] {
     d = &s.open(name);
     if (!d->info.dtype)
-      throw s.error(name, "expected f64, f32 or bf16, found " + d->info.type,
+      throw s.error(name, "expected f64, f32, bf16 or f16, found " + d->info.type,
                     "bf16 is a 16-bit unsigned integer with attribute dtype = \"bf16\"");
     std::string problem = misfit(selection, d->info.shape);
     if (problem.empty()) problem = memory_misfit(out, extents(selection, d->info.shape));

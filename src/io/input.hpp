@@ -49,7 +49,7 @@ class Input {
   /// Error(io) unless the dataset has this shape (-1 = any extent) and a type of tensors.
   DatasetInfo require(const std::string& name, const std::vector<std::int64_t>& shape);
 
-  /// Reads the selected part into `out`, converting f64, f32 and bf16 into each other. out.shape =
+  /// Reads the selected part into `out`, converting element types into each other. out.shape =
   /// extents of the selection, unused trailing dimensions 1.
   void read_slab(const std::string& name, const Selection& selection, const TensorRef& out);
 

@@ -37,7 +37,8 @@ class OutputFile {
 
   /// Creates groups (with their parents) in sorted order, whatever the order given.
   void create_groups(std::vector<std::string> names);
-  /// bf16 becomes a 16-bit unsigned integer with the attribute dtype = "bf16". Parents are created.
+  /// bf16 becomes a 16-bit unsigned integer with the attribute dtype = "bf16", f16 the float16 of
+  /// h5py. Parents are created.
   void create_dataset(const std::string& name, DType dtype, const std::vector<std::int64_t>& shape);
   /// Writes the selected part from `data` (element type of the dataset, strides may be any that
   /// nest).

@@ -27,22 +27,11 @@ std::vector<hsize_t> box_of(const TensorRef& t, int rank) {
   return box;
 }
 
-template <class To, class From>
-To cast(From x) {
-  if constexpr (std::is_same_v<To, BFloat16> && std::is_same_v<From, BFloat16>) {
-    return x;
-  } else if constexpr (std::is_same_v<To, BFloat16>) {
-    return BFloat16(static_cast<float>(x));
-  } else {
-    return static_cast<To>(x);
-  }
-}
-
 template <class From>
 void convert_run(const char* from, DType to_type, char* to, std::int64_t n) {
   const From* x = reinterpret_cast<const From*>(from);
   const auto loop = [&]<class To>(To* y) {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = cast<To>(x[i]);
+    for (std::int64_t i = 0; i < n; ++i) y[i] = element_cast<To>(x[i]);
   };
   switch (to_type) {
     case DType::f64:
@@ -51,6 +40,8 @@ void convert_run(const char* from, DType to_type, char* to, std::int64_t n) {
       return loop(reinterpret_cast<float*>(to));
     case DType::bf16:
       return loop(reinterpret_cast<BFloat16*>(to));
+    case DType::f16:
+      return loop(reinterpret_cast<Float16*>(to));
   }
 }
 
@@ -134,6 +125,8 @@ void convert(const TensorRef& src, const TensorRef& dst, int rank) {
         return convert_run<float>(from, dst.dtype, to, n);
       case DType::bf16:
         return convert_run<BFloat16>(from, dst.dtype, to, n);
+      case DType::f16:
+        return convert_run<Float16>(from, dst.dtype, to, n);
     }
   });
 }

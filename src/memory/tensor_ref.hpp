@@ -35,15 +35,18 @@ struct TensorRef {
   double value(std::int64_t i, std::int64_t j = 0, std::int64_t k = 0) const {
     if (dtype == DType::f64) return at<double>(i, j, k);
     if (dtype == DType::f32) return at<float>(i, j, k);
-    return static_cast<double>(at<BFloat16>(i, j, k));
+    if (dtype == DType::bf16) return static_cast<double>(at<BFloat16>(i, j, k));
+    return static_cast<double>(at<Float16>(i, j, k));
   }
   void set_value(std::int64_t i, std::int64_t j, std::int64_t k, double x) const {
     if (dtype == DType::f64)
       at<double>(i, j, k) = x;
     else if (dtype == DType::f32)
       at<float>(i, j, k) = static_cast<float>(x);
+    else if (dtype == DType::bf16)
+      at<BFloat16>(i, j, k) = element_cast<BFloat16>(x);
     else
-      at<BFloat16>(i, j, k) = BFloat16(static_cast<float>(x));
+      at<Float16>(i, j, k) = element_cast<Float16>(x);
   }
   /// Sub-tensor of the first two dimensions.
   TensorRef slice(Range d0, Range d1) const {

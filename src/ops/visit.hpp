@@ -22,6 +22,8 @@ void visit_dtype(DType t, F&& f) {
       return f(float{});
     case DType::bf16:
       return f(BFloat16{});
+    case DType::f16:
+      return f(Float16{});
   }
 }
 

@@ -46,6 +46,9 @@ class BadDeck(Case):
     def test_value_that_is_no_choice(self):
         self.refuse("attention.mask", "casual", "causal", attention__mask="casual")
 
+    def test_element_type_by_another_name(self):
+        self.refuse("attention.dtype", "fp16", "'f16'", attention__dtype="fp16")
+
     def test_unknown_scheme(self):
         self.refuse("attention.schemes", "rong", "ring", attention__schemes="rong")
 

@@ -62,7 +62,7 @@ class BadInputFile(Files):
 
     def test_wrong_dtype(self):
         self.replace("v", np.zeros((128, 2, 16), np.int32))
-        self.assert_error(self.run_file(), 4, "'/v'", "32-bit", "f64, f32 or bf16")
+        self.assert_error(self.run_file(), 4, "'/v'", "32-bit", "f64, f32, bf16 or f16")
 
     def test_dataset_missing(self):
         self.replace("do", None)
@@ -83,6 +83,22 @@ class BadInputFile(Files):
     def test_infinity_is_named_with_its_index(self):
         self.put("do", (3, 2, 0), np.inf)
         self.assert_error(self.run_file(ranks=3), 7, "/do", "[3, 2, 0]", "inf")
+
+    def test_number_beyond_the_range_of_f16(self):
+        self.put("q", (5, 3, 2), 1e5)
+        self.assert_ok(self.run_file(attention__dtype="bf16"))
+        shutil.rmtree(self.out)
+        self.assert_error(self.run_file(attention__dtype="f16"), 7, "/q", "[5, 3, 2]", "inf",
+                          "65504")
+
+    def test_float_of_16_bits_that_is_no_f16(self):
+        kind = h5py.h5t.IEEE_F16LE.copy()
+        kind.set_ebias(7)
+        with h5py.File(self.input, "r+") as file:
+            del file["v"]
+            space = h5py.h5s.create_simple((128, 2, 16))
+            h5py.h5d.create(file.id, b"v", kind, space)
+        self.assert_error(self.run_file(), 4, "'/v'", "16-bit float", "f64, f32, bf16 or f16")
 
     def test_mask_arrays_missing(self):
         self.assert_error(self.run_file(attention__mask="regions"), 2, "attention.mask",

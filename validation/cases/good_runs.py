@@ -201,6 +201,53 @@ class Decks(Case):
         self.assert_ok(self.attention(QUICKSTART, *SMALL, *sets(attention__dtype="f64"), ranks=4))
         self.assertTrue(all(run["error_max_abs"] < 1e-10 for run in self.report()["runs"]))
 
+    def half_input(self):
+        """An input file of h5py's float16, in either byte order."""
+        path = make_input(self.folder / "half.h5", "sequence", 256, "query-heads", 4, "kv-heads", 2,
+                          "head-dim", 32)
+        with h5py.File(path, "r+") as file:
+            for name, dtype in (("q", "<f2"), ("k", "<f2"), ("v", ">f2"), ("do", "<f2")):
+                values = file[name][:].astype(dtype)
+                del file[name]
+                file[name] = values
+        return path
+
+    def test_half_precision_from_h5py_and_back(self):
+        outputs = {}
+        path = self.half_input()
+        for dtype in ("f32", "f16"):
+            self.assert_ok(self.attention(QUICKSTART, *SMALL, *ANY_RANKS, *sets(
+                attention__dtype=dtype, input__file=path, output__tensors="true"), ranks=4))
+            with h5py.File(self.out / "results.h5") as file:
+                outputs[dtype] = {(run, name): file["runs"][run][name][:] for run in file["runs"]
+                                  for name in ("o", "dq", "dk", "dv") if name in file["runs"][run]}
+        report = self.report()
+        self.assertEqual((report["verdict"], report["dtype"]), ("VALID", "f16"))
+        self.assertTrue(all(0 < run["error_ratio"] < 2.5 for run in report["runs"]))
+        self.assertEqual(len(outputs["f16"]), 4 * len(SCHEMES))
+        for key, half in outputs["f16"].items():
+            self.assertEqual(half.dtype, np.dtype("float16"), key)
+            size = np.abs(outputs["f32"][key]).max()
+            np.testing.assert_allclose(half.astype(np.float32), outputs["f32"][key], rtol=2**-10,
+                                       atol=2**-11 * size, err_msg=str(key))
+
+    def test_half_precision_that_overflows_is_invalid(self):
+        path = self.half_input()
+        with h5py.File(path, "r+") as file:
+            file["do"][:] = 6e4  # of dV, row 0 is a sum of more than two of them
+        result = self.attention(QUICKSTART, *SMALL, *ANY_RANKS, *sets(
+            attention__dtype="f16", input__file=path, output__tensors="true"))
+        self.assertEqual(result.code, 1, result)
+        report = self.report()
+        self.assertEqual(report["verdict"], "INVALID")
+        for run in report["runs"]:
+            what = f"{run['name']} {run['pass']}: error of d"
+            named = any(reason.startswith(what) for reason in report["reasons"])
+            self.assertEqual(named, run["pass"] == "backward", report["reasons"])
+        with h5py.File(self.out / "results.h5") as file:
+            dv = [run["dv"][0] for run in file["runs"].values() if "dv" in run]
+        self.assertTrue(all(np.isinf(row).all() for row in dv), dv)
+
     def test_a_limit_that_cannot_be_met_makes_the_run_invalid(self):
         result = self.attention(*SMALL, *sets(attention__schemes="ring", attention__dtype="f64",
                                               verify__max_abs=1e-30))

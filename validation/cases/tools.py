@@ -36,12 +36,13 @@ class Info(Case):
     def test_backend_of_a_call(self):
         self.assertIn(": kokkos", self.assert_ok(
             self.call("attention.forward bf16 512 8 4 64 host")).out)
-        self.assertIn(": kokkos", self.assert_ok(
-            self.call("attention.backward f64 512 8 4 64 host")).out)
+        for dtype in ("f64", "f16"):
+            self.assertIn(": kokkos", self.assert_ok(
+                self.call(f"attention.backward {dtype} 512 8 4 64 host")).out)
 
     def test_call_that_nobody_runs(self):
         self.assert_error(self.call("attention.forward bf16 512 8 3 64 host"), 3, "multiple")
-        for text in ("attention.forward f16 512 8 4 64 host", "tensor.add f32 512 8 4 64 host",
+        for text in ("attention.forward fp16 512 8 4 64 host", "tensor.add f32 512 8 4 64 host",
                      "attention.forward f32 512 8 0 64 host", "attention.forward"):
             self.assert_error(self.call(text), 2, text)
 
@@ -63,7 +64,7 @@ class Comm(Case):
         self.assertRegex(result.out, r"(?m)^RESULT program=tessera-comm ranks=2 ")
         machine = tomllib.loads(path.read_text())
         self.assertEqual(machine["machine"]["name"], "here")
-        self.assertEqual(len(machine["rates"]), 6)
+        self.assertEqual(len(machine["rates"]), 8)
         self.assertTrue(all(1e8 < rate["flops_s"] < 1e14 for rate in machine["rates"]))
         self.assertTrue(1e7 < machine["machine"]["intra"]["bandwidth_b_s"] < 1e13)
         small = sets(attention__sequence=256, attention__schemes="ring,mesh", run__repeats=1)

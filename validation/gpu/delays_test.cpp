@@ -49,9 +49,9 @@ class Delayed : public parallel::Transport {
 /// The CUDA operators, each after a delay on its stream.
 ops::Registry delayed_operators(Budget& budget) {
   ops::Registry plain, out;
+  out.set_deterministic(true);
   kernels::register_cuda(plain, budget);
   for (ops::Implementation i : plain.list()) {
-    if (i.backend == "cudnn") continue;
     i.run = [run = i.run](const ops::Call& call) {
       delay(call.stream);
       run(call);
@@ -70,7 +70,7 @@ TEST(gpu_delays, ManyPassesKeepTheirBits) {
   Budget budget;
   ops::Registry plain;
   kernels::register_cuda(plain, budget);
-  plain.deny("cudnn");
+  plain.set_deterministic(true);
   const ops::Registry slow = delayed_operators(budget);
   const auto transport = rig().transport("peer");
   Delayed delayed(rig().transport("peer"));
@@ -115,7 +115,7 @@ TEST(gpu_delays, AMissingWaitIsSeen) {
   Budget budget;
   ops::Registry registry;
   kernels::register_cuda(registry, budget);
-  registry.deny("cudnn");
+  registry.set_deterministic(true);
   Delayed delayed(rig().transport("peer"));
   exec::DeviceRun run{.transport = &delayed, .graph = false, .compute = {}, .comm = {}};
   const plan::Program program =

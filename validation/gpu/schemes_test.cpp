@@ -43,6 +43,12 @@ TEST(gpu_schemes, Causal_bf16) {
   say("600 tokens, zigzag, d 64: {} runs, error below 2 x plain", runs);
 }
 
+/// By cuDNN, whose partial outputs and gradients are of 16 bits, or by the plain kernels.
+TEST(gpu_schemes, Causal_f16) {
+  const int runs = run_on_devices(causal(600, DType::f16, 64, 64), 2.5);
+  say("600 tokens in f16, zigzag, d 64: {} runs, error below 2.5 x plain", runs);
+}
+
 TEST(gpu_schemes, Masks_bf16) {
   const MaskShape s{1, 512, 512};
   const std::int64_t c = 512 / rig().comm.size();
@@ -88,16 +94,15 @@ TEST(gpu_schemes, HeadsAndDims_bf16) {
   Problem p = problem(cross, causal_mask(cross, true), n, n, 64, 64, DType::bf16, Layout::zigzag);
   runs += run_on_devices(p, 2.0);
   p.sink = true, p.softcap = 20;
-  runs += run_on_devices(p, 3.0);
+  runs += run_on_devices(p, 4.0);  // dsink is one sum over all rows, mostly of terms that cancel
   say("GQA, 192/128, 256, batch 2 of 96 x 260, sink and softcap: {} runs", runs);
 }
 
-/// Own kernels sum in a fixed order; cuDNN's backward does not promise to.
 TEST(gpu_schemes, SameBits_20Runs_AllTransports) {
   ops::Registry registry;
   Budget budget;
   kernels::register_cuda(registry, budget);
-  registry.deny("cudnn");
+  registry.set_deterministic(true);
   const Problem p = causal(640, DType::bf16, 128, 128);
   int runs = 0;
   const int n = rig().comm.size();

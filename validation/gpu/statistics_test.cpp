@@ -9,17 +9,19 @@ namespace {
 constexpr std::array<std::int64_t, 3> shapes[] = {
     {1, 1, 1}, {33, 3, 128}, {128, 8, 128}, {57, 4, 20}, {40, 2, 300}};
 
-/// Runs `op` on device and host copies of the arrays and returns the largest relative difference
-/// of array `out`, or infinity if the gaps of any array changed.
-void compare(std::string_view op, std::vector<Array> arrays, std::vector<std::size_t> outs,
-             double bound) {
-  Runner device("cuda"), reference("reference");
+std::vector<Array*> pointers(std::vector<Array>& x) {
+  std::vector<Array*> p;
+  for (Array& a : x) p.push_back(&a);
+  return p;
+}
+
+/// Runs `op` of one backend and of the reference on copies of the arrays: the outputs must agree
+/// within `bound` of the largest number, all else must stay as it was.
+void compare_one(const std::string& backend, std::string_view op, std::vector<Array> arrays,
+                 const std::vector<std::size_t>& outs, double bound) {
+  SCOPED_TRACE(backend);
+  Runner device(backend), reference("reference");
   std::vector<Array> host = arrays;
-  const auto pointers = [](std::vector<Array>& x) {
-    std::vector<Array*> p;
-    for (Array& a : x) p.push_back(&a);
-    return p;
-  };
   device.run(op, pointers(arrays));
   reference.run(op, pointers(host));
   for (std::size_t i = 0; i < arrays.size(); ++i) {
@@ -36,6 +38,14 @@ void compare(std::string_view op, std::vector<Array> arrays, std::vector<std::si
     host[i].fill(0);
     EXPECT_TRUE(arrays[i].same_bits(host[i])) << op << " wrote between the rows of " << i;
   }
+}
+
+/// In every backend that takes the call.
+void compare(std::string_view op, std::vector<Array> arrays, const std::vector<std::size_t>& outs,
+             double bound) {
+  const auto backends = Runner::backends(op, pointers(arrays));
+  EXPECT_FALSE(backends.empty()) << op;
+  for (const std::string& backend : backends) compare_one(backend, op, arrays, outs, bound);
 }
 
 double bound_of(DType t) { return t == DType::f64 ? 1e-14 : t == DType::f32 ? 4e-6 : 1e-2; }
@@ -75,11 +85,12 @@ TEST(gpu_statistics, merge_delta_sink_reset_match_the_reference) {
       }
     }
     const std::array<std::int64_t, 3> stats{s[1], s[0], 1};
-    for (const DType t : {DType::f32, DType::bf16}) {
-      compare(
-          "attention.delta",
-          {random(t, s, 0, rng), random(DType::bf16, s, 0, rng), random(DType::f32, stats, 0, rng)},
-          {2}, 4e-5);
+    for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
+      for (const DType grad : {DType::bf16, DType::f16}) {
+        compare("attention.delta",
+                {random(t, s, 0, rng), random(grad, s, 0, rng), random(DType::f32, stats, 0, rng)},
+                {2}, 4e-5);
+      }
     }
   }
 }
@@ -108,10 +119,10 @@ TEST(gpu_statistics, a_side_of_weight_zero_is_not_read) {
 TEST(gpu_statistics, zero_copy_add_match_for_all_types_and_strides) {
   std::mt19937_64 rng(33);
   for (const auto& s : shapes) {
-    for (const DType x : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType x : all_dtypes) {
       for (const std::int64_t gap : {0, 5, 8}) {
         compare("tensor.zero", {random(x, s, gap, rng)}, {0}, 0);
-        for (const DType y : {DType::f64, DType::f32, DType::bf16}) {
+        for (const DType y : all_dtypes) {
           compare("tensor.copy", {random(x, s, gap, rng), random(y, s, 0, rng)}, {1}, 0);
           compare("tensor.copy", {random(x, s, 0, rng), random(y, s, gap, rng)}, {1}, 0);
           compare("tensor.add", {random(x, s, gap, rng), random(y, s, gap, rng)}, {1}, 0);
@@ -119,6 +130,22 @@ TEST(gpu_statistics, zero_copy_add_match_for_all_types_and_strides) {
       }
     }
   }
+}
+
+/// As on the host: ties to even, subnormals, infinity from half way to the next power of two.
+TEST(gpu_statistics, f16_ends_as_on_the_host) {
+  Array wide(DType::f32, {8, 1, 1}), half(DType::f16, {8, 1, 1});
+  const double values[] = {65504, 65519, 65520, -1e30, 0x1p-24, 0x1p-25, 0x1.8p-24, infinity};
+  for (int i = 0; i < 8; ++i) wide.set(values[i], i);
+  compare("tensor.copy", {wide, half}, {1}, 0);
+  Array back(DType::f32, {8, 1, 1});
+  Runner device("cuda");
+  device.run("tensor.copy", {&wide, &half});
+  device.run("tensor.copy", {&half, &back});
+  EXPECT_EQ(back.get(1), 65504);
+  EXPECT_EQ(back.get(2), infinity);
+  EXPECT_EQ(back.get(5), 0);
+  EXPECT_EQ(back.get(6), 0x1p-23);
 }
 
 }  // namespace

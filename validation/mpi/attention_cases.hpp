@@ -78,7 +78,7 @@ inline plan::Machine test_machine() {
   m.inter = {1e-5, 1e8};
   m.memory_b_s = 1e10;
   for (const char* op : {"attention.forward", "attention.backward"})
-    for (DType t : {DType::f64, DType::f32, DType::bf16}) m.rates.push_back({op, t, 1e-6, 1e9});
+    for (DType t : all_dtypes) m.rates.push_back({op, t, 1e-6, 1e9});
   return m;
 }
 

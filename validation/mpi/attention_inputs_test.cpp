@@ -67,7 +67,7 @@ TEST(AttentionInputs, NanInUncoveredRows_becomes_zero) {
   });
   Rig rig(world());
   AttentionInputs inputs = open(path);
-  for (DType type : {DType::f64, DType::f32, DType::bf16})
+  for (DType type : all_dtypes)
     for (Layout layout : layouts()) {
       const Problem p = padded_problem(type, layout);
       inputs.check(p, true);
@@ -101,7 +101,7 @@ TEST(AttentionInputs, NanInCoveredRow_is_refused_with_its_index) {
                    const bool here = name == bad && r == row && head == 0 && element == 1;
                    return here ? NAN : clean(name, r, head, element);
                  });
-      for (DType type : {DType::f32, DType::bf16}) {
+      for (DType type : {DType::f32, DType::bf16, DType::f16}) {
         const std::string text = refusal(path, padded_problem(type, Layout::striped));
         EXPECT_TRUE(has(text, "'/" + bad + "'")) << text;
         EXPECT_TRUE(has(text, fmt::format("index [{}, 0, 1]", row))) << text;

@@ -43,7 +43,7 @@ std::map<std::string, double> errors_of(const Results& x, const Results& referen
 TEST(AttentionProperties, ErrorDoesNotGrowWithRanks) {
   const int n = world().size();
   const MaskShape shape{1, 192, 192};
-  for (DType type : {DType::f32, DType::bf16}) {
+  for (DType type : {DType::f32, DType::bf16, DType::f16}) {
     const Problem p =
         problem(shape, attention::full_mask(shape), 8, 8, 32, 32, type, Layout::zigzag);
     Rig rig(world());
@@ -116,7 +116,7 @@ struct Scores {
   }
 };
 
-/// All schemes, f64 and f32 and bf16 (the inputs are exact in all three) against right values of O,
+/// All schemes, all element types (the inputs are exact in every one) against right values of O,
 /// LSE and dV for head width 1, scale 1, full mask, one query head per rank.
 void check_scores(const Scores& x, const Values& o, const Values& lse, const Values& dv) {
   const int n = world().size();
@@ -129,8 +129,10 @@ void check_scores(const Scores& x, const Values& o, const Values& lse, const Val
       want["dv"].push_back(dv[static_cast<std::size_t>(i)]);
     }
   for (int h = 0; h < n; ++h) want["lse"].insert(want["lse"].end(), lse.begin(), lse.end());
-  for (auto [type, tolerance] :
-       {std::pair{DType::f64, 1e-11}, {DType::f32, 4e-3}, {DType::bf16, 1e-2}}) {
+  for (auto [type, tolerance] : {std::pair{DType::f64, 1e-11},
+                                 {DType::f32, 4e-3},
+                                 {DType::bf16, 1e-2},
+                                 {DType::f16, 4e-3}}) {
     Problem p = problem(shape, attention::full_mask(shape), n, n, 1, 1, type, Layout::zigzag);
     p.scale = 1;
     Rig rig(world());
@@ -267,7 +269,7 @@ Problem mixed_problem(int n, DType type) {
 TEST(AttentionProperties, TwentyRunsAgreeBitwise) {
   const int n = world().size();
   Rig rig(world());
-  for (DType type : {DType::f32, DType::bf16})
+  for (DType type : {DType::f32, DType::bf16, DType::f16})
     for (const Scheme& s : schemes_for(mixed_problem(n, type), n)) {
       const Problem p = mixed_problem(n, type);
       Job job(p, s, random_inputs, rig.around());

@@ -87,10 +87,10 @@ TEST(AttentionSchemes, LowPrecision) {
   const MaskShape s{1, 130, 130};
   int runs = 0;
   // In a window of one key dQ and dK vanish: rounding is measured against the other gradients.
-  for (DType type : {DType::f32, DType::bf16})
+  for (DType type : {DType::f32, DType::bf16, DType::f16})
     for (const Mask& mask : {causal_mask(s, false), window_mask(s, 1)})
       runs += run_case(problem(s, mask, 12, 6, 16, 16, type, Layout::zigzag), 2.0);
-  report("f32, bf16: error at most 2 x the plain one-rank path", runs);
+  report("f32, bf16, f16: error at most 2 x the plain one-rank path", runs);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST_P(io_faults, dataset_missing_shape_and_type) {
   text = text_of([&] { input.require("/q", {16, 2}); });
   EXPECT_TRUE(has(text, "expected shape [16, 2], found [16, 2, 4]")) << text;
   text = text_of([&] { input.require("/n", {3}); });
-  EXPECT_TRUE(has(text, "'/n': expected f64, f32 or bf16, found 64-bit integer")) << text;
+  EXPECT_TRUE(has(text, "'/n': expected f64, f32, bf16 or f16, found 64-bit integer")) << text;
   text = text_of([&] { input.read_integers("/q"); });
   EXPECT_TRUE(has(text, "'/q': expected integers, found f32")) << text;
   text = text_of([&] { input.integer("/q", "axes"); });

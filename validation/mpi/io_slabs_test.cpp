@@ -206,14 +206,15 @@ void conversions(const std::string& path, Mode mode) {
   Input input(world(), path, mode);
   EXPECT_EQ(input.info("/x").dtype, dtype_of<Stored>);
   const Owned stored(dtype_of<Stored>, {3, 2, 2}), d(DType::f64, {3, 2, 2}),
-      f(DType::f32, {3, 2, 2}), b(DType::bf16, {3, 2, 2});
+      f(DType::f32, {3, 2, 2}), b(DType::bf16, {3, 2, 2}), h(DType::f16, {3, 2, 2});
   fill<Stored>(s, stored.ref());
-  for (const Owned* out : {&d, &f, &b}) input.read_slab("/x", s, out->ref());
+  for (const Owned* out : {&d, &f, &b, &h}) input.read_slab("/x", s, out->ref());
   for (std::int64_t i = 0; i < 12; ++i) {
     const Stored x = stored.ref().as<Stored>()[i];
     EXPECT_EQ(d.ref().as<double>()[i], static_cast<double>(x));
     EXPECT_EQ(f.ref().as<float>()[i], static_cast<float>(x));
     EXPECT_EQ(b.ref().as<BFloat16>()[i].bits, BFloat16(static_cast<float>(x)).bits);
+    EXPECT_EQ(h.ref().as<Float16>()[i].bits, Float16(static_cast<float>(x)).bits);
   }
 }
 
@@ -222,6 +223,7 @@ TEST_P(io_slabs, element_types_convert_into_each_other) {
   conversions<double>(folder / "d.h5", GetParam());
   conversions<float>(folder / "f.h5", GetParam());
   conversions<BFloat16>(folder / "b.h5", GetParam());
+  conversions<Float16>(folder / "h.h5", GetParam());
 }
 
 TEST_P(io_slabs, one_dimension_and_no_rows_at_all) {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "base/dtype.hpp"
 #include "base/error.hpp"
 
@@ -68,6 +71,56 @@ TEST(base, bf16_rounds_to_nearest_even) {
   EXPECT_EQ(BFloat16(1.01171875f).bits, 0x3f82);  // 1 + 3 * 2^-8: tie, to even
   EXPECT_EQ(BFloat16(1.0039064f).bits, 0x3f81);   // above the tie
   EXPECT_NE(BFloat16(std::numeric_limits<float>::quiet_NaN()).bits & 0x7f, 0);
+}
+
+TEST(base, f16_rounds_to_nearest_even) {
+  EXPECT_EQ(Float16(1.0f).bits, 0x3c00);
+  EXPECT_EQ(Float16(-2.5f).bits, 0xc100);
+  EXPECT_EQ(Float16(1.00048828125f).bits, 0x3c00);  // 1 + 2^-11: tie, to even
+  EXPECT_EQ(Float16(1.00146484375f).bits, 0x3c02);  // 1 + 3 * 2^-11: tie, to even
+  EXPECT_EQ(Float16(1.0004884f).bits, 0x3c01);      // above the tie
+}
+
+TEST(base, f16_ends_in_infinity_subnormals_and_zero) {
+  EXPECT_EQ(Float16(65504.0f).bits, 0x7bff);
+  EXPECT_EQ(Float16(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(Float16(65520.0f).bits, 0x7c00);  // tie with 2^16, which is no number of it
+  EXPECT_EQ(Float16(-1e30f).bits, 0xfc00);
+  EXPECT_EQ(Float16(0x1p-14f).bits, 0x0400);  // the smallest normal number
+  EXPECT_EQ(Float16(0x1p-24f).bits, 0x0001);  // the smallest number
+  EXPECT_EQ(Float16(0x1.8p-24f).bits, 0x0002);
+  EXPECT_EQ(Float16(0x1p-25f).bits, 0x0000);  // tie, to even
+  EXPECT_EQ(Float16(-0.0f).bits, 0x8000);
+  const auto nan = Float16(std::numeric_limits<float>::quiet_NaN()).bits;
+  EXPECT_GT(nan & 0x7fff, 0x7c00);
+}
+
+TEST(base, f16_survives_the_way_to_f32_and_back) {
+  for (int bits = 0; bits < 1 << 16; ++bits) {
+    Float16 x;
+    x.bits = static_cast<std::uint16_t>(bits);
+    const int magnitude = bits & 0x7fff, exponent = magnitude >> 10, fraction = magnitude & 0x3ff;
+    const auto value = static_cast<float>(x);
+    if (exponent == 31 && fraction > 0) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+      continue;
+    }
+    const double right = exponent == 31  ? std::numeric_limits<double>::infinity()
+                         : exponent == 0 ? std::ldexp(fraction, -24)
+                                         : std::ldexp(1024 + fraction, exponent - 25);
+    EXPECT_EQ(value, bits < 1 << 15 ? right : -right) << bits;
+    EXPECT_EQ(Float16(value).bits, bits);
+  }
+}
+
+TEST(base, element_types_have_names_and_sizes) {
+  for (const DType t : all_dtypes) EXPECT_EQ(dtype_named(name_of(t)), t);
+  EXPECT_EQ(dtype_named("f16"), DType::f16);
+  EXPECT_EQ(dtype_named("fp16"), std::nullopt);
+  EXPECT_EQ(size_of(DType::f16), 2);
+  EXPECT_EQ(accumulate_type(DType::f16), DType::f32);
+  EXPECT_EQ(element_cast<Float16>(BFloat16(3.0f)).bits, 0x4200);
+  EXPECT_EQ(element_cast<double>(Float16(0.5f)), 0.5);
 }
 
 TEST(base, error_text_holds_place_and_hint) {

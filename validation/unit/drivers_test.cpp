@@ -98,7 +98,7 @@ TEST(drivers, machine_files_of_the_repository_are_complete) {
     EXPECT_EQ(m.name + ".toml", entry.path().filename().string());
     EXPECT_GE(m.intra.bandwidth_b_s, m.inter.bandwidth_b_s) << m.name;
     for (const char* op : {"attention.forward", "attention.backward"}) {
-      for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+      for (const DType t : all_dtypes) {
         const auto has = [&](const plan::Rate& r) { return r.op == op && r.dtype == t; };
         EXPECT_EQ(std::count_if(m.rates.begin(), m.rates.end(), has), 1) << m.name << ' ' << op;
       }

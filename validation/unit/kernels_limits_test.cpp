@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Edges of the numbers: equal, huge and one-hot logits, dominating and empty partials, empty masks,
-// the error of bf16 storage, calls of the progress function (attention brief, section 12).
+// the error of 16-bit storage, calls of the progress function (attention brief, section 12).
 #include <gtest/gtest.h>
 
 #include "kernels_support.hpp"
@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(backends, Limits, ::testing::Values("reference", "kokko
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Limits, equal_logits_give_lse_of_logit_plus_log_count) {
-  for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType t : all_dtypes) {
     const std::int64_t n = 600;
     Problem p(t, {n, n, 1, 1, 2, 1}, {{0, n, 0, n, -open, 0}});
     p.scale = 1;
@@ -34,7 +34,7 @@ TEST_P(Limits, equal_logits_give_lse_of_logit_plus_log_count) {
 }
 
 TEST_P(Limits, huge_logits_select_the_largest_key) {
-  for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType t : all_dtypes) {
     Problem p(t, {2, 400, 1, 1, 1, 2}, {{0, 2, 0, 400}});
     p.scale = 100;
     p.q.set(100, 0), p.q.set(-100, 1);
@@ -111,15 +111,17 @@ TEST_P(Limits, no_queries_or_no_keys_is_no_work) {
   EXPECT_EQ(keyless.lse.get(0, 0), -infinity);
 }
 
-TEST(kernels, bf16_error_is_within_twice_that_of_the_reference) {
+/// Error of `t` against fp64 inputs that it cannot hold: at most twice that of the reference, and
+/// for O at most `most`.
+void check_rounding(DType t, double most) {
   const Backend reference("reference"), portable("kokkos");
   std::mt19937_64 rng(4);
-  // fp64 inputs rounded to bf16: the oracle sees the unrounded ones.
+  // fp64 inputs rounded to t: the oracle sees the unrounded ones.
   Problem exact(DType::f64, {300, 300, 4, 2, 64, 64}, {{0, 300, 0, 300, -open, 0}});
   exact.randomise(rng);
-  Problem plain(DType::bf16, {300, 300, 4, 2, 64, 64}, exact.mask);
-  plain.q = exact.q.as(DType::bf16), plain.k = exact.k.as(DType::bf16);
-  plain.v = exact.v.as(DType::bf16), plain.go = exact.go.as(DType::bf16);
+  Problem plain(t, {300, 300, 4, 2, 64, 64}, exact.mask);
+  plain.q = exact.q.as(t), plain.k = exact.k.as(t);
+  plain.v = exact.v.as(t), plain.go = exact.go.as(t);
   Problem got = plain;
   exact.both(reference);
   plain.both(reference);
@@ -128,7 +130,12 @@ TEST(kernels, bf16_error_is_within_twice_that_of_the_reference) {
   EXPECT_LE(distance(got.dq, exact.dq), 2 * distance(plain.dq, exact.dq));
   EXPECT_LE(distance(got.dk, exact.dk), 2 * distance(plain.dk, exact.dk));
   EXPECT_LE(distance(got.dv, exact.dv), 2 * distance(plain.dv, exact.dv));
-  EXPECT_LT(distance(got.o, exact.o), 0.05);
+  EXPECT_LT(distance(got.o, exact.o), most);
+}
+
+TEST(kernels, error_of_16_bits_is_within_twice_that_of_the_reference) {
+  check_rounding(DType::bf16, 0.05);
+  check_rounding(DType::f16, 0.00625);
 }
 
 TEST(kernels, progress_is_called_between_pieces) {

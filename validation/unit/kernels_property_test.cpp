@@ -129,10 +129,15 @@ TEST(kernels, portable_equals_oracle_small_random_bf16) {
   for (int i = 0; i < 80; ++i) check(draw, DType::bf16, 60);
 }
 
+TEST(kernels, portable_equals_oracle_small_random_f16) {
+  Draw draw(8);
+  for (int i = 0; i < 80; ++i) check(draw, DType::f16, 60);
+}
+
 TEST(kernels, portable_equals_oracle_across_blocks) {
   Draw draw(4);
   for (int i = 0; i < 2; ++i) {
-    for (const DType t : {DType::f64, DType::f32, DType::bf16}) check(draw, t, 600);
+    for (const DType t : all_dtypes) check(draw, t, 600);
   }
 }
 
@@ -192,7 +197,7 @@ TEST(kernels, tiles_merged_equal_one_tile_f64) {
 TEST(kernels, same_call_gives_same_bits) {
   Draw draw(6);
   const Backend portable("kokkos");
-  for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType t : all_dtypes) {
     const Shape s{300, 290, 4, 2, 64, 48};
     Problem a = random_problem(draw, t, s), b = a;
     a.both(portable);
@@ -207,7 +212,7 @@ TEST(kernels, head_dimensions_of_models_match_oracle) {
   Draw draw(7);
   const Backend reference("reference"), portable("kokkos");
   for (const auto& [d, dv] : {std::pair{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}}) {
-    for (const DType t : {DType::f64, DType::f32, DType::bf16}) {
+    for (const DType t : all_dtypes) {
       Problem start(t, {130, 140, 2, 1, d, dv}, {{0, 130, 0, 140, -open, 10}});
       start.randomise(draw.rng);
       Problem exact = start.oracle(), plain = start, got = start;

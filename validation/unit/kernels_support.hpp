@@ -54,13 +54,7 @@ class Array {
     return x;
   }
   void set(double x, std::int64_t i, std::int64_t j = 0, std::int64_t k = 0) {
-    ops::visit_dtype(ref_.dtype, [&]<class T>(T) {
-      if constexpr (std::is_same_v<T, BFloat16>) {
-        ref().at<T>(i, j, k) = BFloat16(static_cast<float>(x));
-      } else {
-        ref().at<T>(i, j, k) = static_cast<T>(x);
-      }
-    });
+    ops::visit_dtype(ref_.dtype, [&]<class T>(T) { ref().at<T>(i, j, k) = element_cast<T>(x); });
   }
   template <class F>
   void each(F f) const {

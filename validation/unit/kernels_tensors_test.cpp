@@ -8,8 +8,6 @@
 namespace tessera::testing {
 namespace {
 
-constexpr DType types[] = {DType::f64, DType::f32, DType::bf16};
-
 /// Runs `op` on copies of the arrays with both backends; the results must agree to `tolerance`.
 void expect_same(const char* op, std::vector<Array> args, double tolerance) {
   std::vector<Array> other = args;
@@ -34,8 +32,8 @@ TEST(kernels, tensor_operators_agree_for_all_types_and_strides) {
                                                         {6, 1, 1}, {1, 4, 3},    {300, 2, 64},
                                                         {0, 3, 2}, {2, 40000, 1}};
   for (const auto& shape : shapes) {
-    for (const DType x : types) {
-      for (const DType y : types) {
+    for (const DType x : all_dtypes) {
+      for (const DType y : all_dtypes) {
         for (const std::int64_t gap : {0, 3}) {
           Array a(x, shape, gap), b(y, shape, gap ? 0 : 2);
           a.randomise(rng), b.randomise(rng);
@@ -59,6 +57,13 @@ TEST(kernels, copy_converts_and_zero_clears) {
     EXPECT_EQ(wide.get(0, 1, 0), 2.00390625);
     b.run("tensor.zero", {wide.ref()});
     EXPECT_EQ(largest(wide), 0);
+    Array half(DType::f16, {2, 2, 2}, 1);
+    wide.fill(1.00048828125);  // 1 + 2^-11 lies between two f16 numbers: even is 1
+    b.run("tensor.copy", {wide.ref(), half.ref()});
+    EXPECT_EQ(half.get(1, 1, 1), 1.0);
+    wide.fill(65520);  // half way from the largest number to the next power of two
+    b.run("tensor.copy", {wide.ref(), half.ref()});
+    EXPECT_EQ(half.get(0, 1, 1), infinity);
   }
 }
 
@@ -82,8 +87,8 @@ TEST(kernels, statistics_operators_agree) {
       expect_same("attention.delta", {o, o_in, delta}, tolerance);
     }
   }
-  for (const DType x : {DType::f32, DType::bf16}) {
-    for (const DType y : {DType::f32, DType::bf16}) {
+  for (const DType x : {DType::f32, DType::bf16, DType::f16}) {
+    for (const DType y : {DType::f32, DType::bf16, DType::f16}) {
       Array o(x, {20, 2, 33}), go(y, {20, 2, 33}, 2), delta(DType::f32, {2, 20, 1});
       o.randomise(rng), go.randomise(rng);
       expect_same("attention.delta", {o, go, delta}, 2e-5);
