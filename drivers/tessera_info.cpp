@@ -76,7 +76,8 @@ void register_all(ops::Registry& registry, Budget& budget) {
 ordered_json operators(const ops::Registry& registry) {
   std::map<std::string, ordered_json> by_name;
   for (const ops::Implementation& i : registry.list())
-    by_name[i.op].push_back({{"backend", i.backend}, {"priority", i.priority}});
+    by_name[i.op].push_back(
+        {{"backend", i.backend}, {"priority", i.priority}, {"repeatable", i.repeatable}});
   return by_name;
 }
 
@@ -108,12 +109,13 @@ void print(const ordered_json& info) {
       fmt::print("{:<10} {}, {}\n", fmt::format("device {}", d["number"].get<int>()),
                  d["name"].get<std::string>(), d["uuid"].get<std::string>());
   }
-  fmt::print("\noperators, backends by priority\n");
+  fmt::print("\noperators, backends by priority; *: not with ops.deterministic\n");
   for (const auto& [op, backends] : info["operators"].items()) {
     std::vector<std::string> words;
     for (const ordered_json& b : backends)
-      words.push_back(
-          fmt::format("{} {}", b["backend"].get<std::string>(), b["priority"].get<int>()));
+      words.push_back(fmt::format("{} {}{}", b["backend"].get<std::string>(),
+                                  b["priority"].get<int>(),
+                                  b["repeatable"].get<bool>() ? "" : "*"));
     fmt::print("  {:<22} {}\n", op, fmt::join(words, ", "));
   }
 }

@@ -93,6 +93,7 @@ stop_mps() {
   rm -rf "$CUDA_MPS_PIPE_DIRECTORY"
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 }
+trap stop_mps EXIT
 
 # Tests of one program, and of faults, without the daemon; then those of ranks (gpu.NAME.npN).
 stage_test() {

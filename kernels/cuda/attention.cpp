@@ -15,7 +15,7 @@ using Resident = MaskCache::Resident;
 constexpr std::int64_t most_rows = std::int64_t{1} << 30;  ///< positions are 32 bit in kernels
 /// Entries after which a thread block gives its multiprocessor back, about a quarter of a
 /// millisecond, so that kernels of other streams (those of NCCL) get their turn.
-constexpr int steps_at_most = 128;
+constexpr std::int64_t steps_at_most = 128;
 constexpr std::int64_t cache_bytes = 24 << 20;  ///< of the L2, for streamed operands
 
 cudaStream_t stream_of(const ops::Call& call) { return static_cast<cudaStream_t>(call.stream); }
@@ -104,8 +104,9 @@ Tile tile_of(const ops::Call& call, MaskCache& masks, Resident resident, TileSha
   t.softcap = static_cast<float>(call.attributes.softcap);
   const int rounds = by_keys ? group : 1;  // over the list of a block
   t.items = t.tiles.blocks * (by_keys ? s.key_heads : s.heads);
+  const std::int64_t steps = std::max<std::int64_t>(1, std::int64_t{t.tiles.num_entries} * rounds);
   t.items_at_most =
-      std::max(1, steps_at_most * t.tiles.blocks / std::max(1, t.tiles.num_entries * rounds));
+      static_cast<int>(std::max<std::int64_t>(1, steps_at_most * t.tiles.blocks / steps));
   t.thread_blocks = std::min(t.items, t.items / t.items_at_most + multiprocessors());
   return t;
 }

@@ -86,8 +86,8 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const Sha
         load_tile<D, queries>(mem.g(stage), &p.grad, mem.full(stage), head, row);
       }
       fetch_statistics<queries>(p, mem.lse(stage), mem.delta(stage), row, head);
+      __syncwarp();  // the leader has arrived before: its part is there when the others arrive
       if (!leader) barrier_arrive(mem.full(stage));
-      __syncwarp();
     }
   }
 }
@@ -140,7 +140,7 @@ struct Consumer : KeyScores<queries, capped> {
   using S = Shape<D>;
   using Base = KeyScores<queries, capped>;
   using Base::n, Base::s, Base::t, Base::first_column, Base::probabilities, Base::score_gradient,
-      Base::store;
+      Base::resume, Base::store;
   const BackwardParams& p;
   const Shared<D>& mem;
   int number;  ///< of the item
@@ -214,7 +214,7 @@ struct Consumer : KeyScores<queries, capped> {
       const int line = (i / 16 * queries + r + i / 2 % 2 * 8) * panel_bytes;
       const int piece = i / 4 % 4 * 2 + first_column / 4;
       *reinterpret_cast<float2*>(to + line + ((piece ^ (r % 8)) * 16) + first_column % 4 * 4) = {
-          dq[i] * p.tile.scale, dq[i + 1] * p.tile.scale};
+          dq[i], dq[i + 1]};
     }
     if (threadIdx.x % group_threads == 0) mem.target(group) = {block * queries, head};
     publish_shared();
@@ -253,10 +253,7 @@ struct Consumer : KeyScores<queries, capped> {
     int head = mem.item(number).head * p.tile.group;
     step = same_in_warp(step);
     const TileEntry* entries = p.tile.tiles.entries + begin;
-#pragma unroll
-    for (float& x : dk) x = 0;
-#pragma unroll
-    for (float& x : dv) x = 0;
+    resume(dv, p.dv, p.dv_stride, mem.item(number).head, p.fresh_dv);
     barrier_wait(mem.resident_full(), number & 1);
     clear_unseen<keys, D / 64, consumers>(p.tile.tiles, begin, begin + steps, mem.item(number).row,
                                           mem.k());
@@ -267,6 +264,7 @@ struct Consumer : KeyScores<queries, capped> {
     score_slopes(step % S::stages);
     products_wait<1>();
     weigh(e, step);
+    resume(dk, p.dk, p.dk_stride, mem.item(number).head, p.fresh_dk);
     for (int left = steps * p.tile.group - 1; left > 0; --left) {
       const int block = e.block, query_head = head;
       e = next;
@@ -297,10 +295,9 @@ struct Consumer : KeyScores<queries, capped> {
     products_wait<0>();
     pin(dk);
     release(mem.free(step % S::stages));
-    const int key_head = mem.item(number).head;
     release(mem.resident_free());
-    store(dk, p.dk, p.dk_stride, key_head, p.fresh_dk, p.tile.scale);
-    store(dv, p.dv, p.dv_stride, key_head, p.fresh_dv, 1.f);
+    store(dk, p.dk, p.dk_stride, mem.item(number).head);
+    store(dv, p.dv, p.dv_stride, mem.item(number).head);
     ++step;
   }
 };

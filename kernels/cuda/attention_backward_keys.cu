@@ -69,8 +69,8 @@ __device__ void fetch(const BackwardParams& p, const Shared<D, DV>& mem, int key
       load_tile<DV, S::queries>(mem.g(stage), &p.grad, mem.full(stage), head, row);
     }
     fetch_statistics<S::queries>(p, mem.lse(stage), mem.delta(stage), row, head);
+    __syncwarp();  // the leader arrived before it wrote its statistics
     if (!leader) barrier_arrive(mem.full(stage));
-    __syncwarp();
   }
 }
 
@@ -78,7 +78,8 @@ template <int D, int DV, bool want_dk, bool want_dv, bool capped>
 struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   using S = Shape<D, DV>;
   using Base = KeyScores<S::queries, capped>;
-  using Base::n, Base::s, Base::t, Base::probabilities, Base::score_gradient, Base::store;
+  using Base::n, Base::s, Base::t, Base::probabilities, Base::score_gradient, Base::resume,
+      Base::store;
   const BackwardParams& p;
   const Shared<D, DV>& mem;
   int block_key, head;
@@ -145,10 +146,7 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   /// Where registers suffice, the scores of step i are put before the gradients of step i - 1, so
   /// that these are under way while the probabilities of i are worked out.
   __device__ void run(int begin, int end) {
-#pragma unroll
-    for (float& x : dk) x = 0;
-#pragma unroll
-    for (float& x : dv) x = 0;
+    if constexpr (want_dv) resume(dv, p.dv, p.dv_stride, head, p.fresh_dv);
     barrier_wait(mem.resident(), 0);
     const int steps = end - begin, total = steps * p.tile.group;
     const TileEntry* entries = p.tile.tiles.entries + begin;
@@ -162,6 +160,7 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
     pin(s);
     probabilities(e, mem.lse(0));
     operands(e, 0);
+    if constexpr (want_dk) resume(dk, p.dk, p.dk_stride, head, p.fresh_dk);
     for (int i = 1; i < total; ++i) {
       const int stage = i % S::stages, last = (i - 1) % S::stages;
       e = next;
@@ -193,8 +192,8 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
     products_wait<0>();
     pin(dk);
     pin(dv);
-    if constexpr (want_dk) store(dk, p.dk, p.dk_stride, head, p.fresh_dk, p.tile.scale);
-    if constexpr (want_dv) store(dv, p.dv, p.dv_stride, head, p.fresh_dv, 1.f);
+    if constexpr (want_dk) store(dk, p.dk, p.dk_stride, head);
+    if constexpr (want_dv) store(dv, p.dv, p.dv_stride, head);
   }
 };
 

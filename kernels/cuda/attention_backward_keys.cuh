@@ -12,7 +12,8 @@ inline constexpr int block_keys = 128;
 inline constexpr int key_consumers = 2 * group_threads;
 inline constexpr int key_threads = key_consumers + group_threads;
 
-/// Rows of the statistics: lse in powers of two, +inf where there is no gradient. By one warp.
+/// Rows of the statistics: lse in powers of two, +inf where there is no gradient, and scale Delta.
+/// By one warp.
 template <int queries>
 __device__ __forceinline__ void fetch_statistics(const BackwardParams& p, float* to_lse,
                                                  float* to_delta, int row, int head) {
@@ -24,7 +25,7 @@ __device__ __forceinline__ void fetch_statistics(const BackwardParams& p, float*
       delta = p.delta[head * p.delta_stride[0] + q * p.delta_stride[1]];
     }
     to_lse[i] = lse == -INFINITY ? INFINITY : lse * log2_e;
-    to_delta[i] = lse == -INFINITY ? 0 : delta;
+    to_delta[i] = lse == -INFINITY ? 0 : p.tile.scale * delta;
   }
 }
 
@@ -57,8 +58,8 @@ struct KeyScores {
       for (int i = 0; i < n; ++i) s[i] = is_visible(visible, i) ? s[i] : 0;
     }
   }
-  /// s = P^T becomes dS^T = P^T (dP^T - Delta); with a cap, its slope is worked out
-  /// from P: cap tanh(x) = ln P + lse.
+  /// s = P^T becomes scale dS^T = P^T (scale dP^T - scale Delta), so that products with it are
+  /// dK and dQ; with a cap, its slope is worked out from P: cap tanh(x) = ln P + lse.
   __device__ __forceinline__ void score_gradient(const TileEntry& e, const float* lse,
                                                  const float* delta) {
     const float cap = tile.softcap;
@@ -67,7 +68,7 @@ struct KeyScores {
       const float2 d = *reinterpret_cast<const float2*>(delta + i / 4 * 8 + first_column);
 #pragma unroll
       for (int j = i; j < i + 4; ++j) {
-        float slope = t[j] - (j % 2 ? d.y : d.x);
+        float slope = tile.scale * t[j] - (j % 2 ? d.y : d.x);
         if constexpr (capped) {
           const float l = lse[i / 4 * 8 + first_column + j % 2];
           const float x = (log2f(s[j]) + l) * ln_2 / cap;
@@ -81,15 +82,25 @@ struct KeyScores {
       for (int i = 0; i < n; ++i) s[i] = is_visible(visible, i) ? s[i] : 0;
     }
   }
-  /// Rows of dK or dV into the tensor.
+  /// The rows of dK or dV as the tiles before left them.
   template <int m>
-  __device__ void store(const float (&x)[m], float* out, const int64_t (&stride)[2], int head,
-                        bool fresh, float scale) const {
+  __device__ void resume(float (&x)[m], const float* from, const int64_t (&stride)[2], int head,
+                         bool fresh) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int k = first_key + 8 * r;
+      read_row(x, from + k * stride[0] + head * stride[1] + first_column, r,
+               !fresh && k < tile.keys);
+    }
+  }
+  template <int m>
+  __device__ void store(const float (&x)[m], float* to, const int64_t (&stride)[2],
+                        int head) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int k = first_key + 8 * r;
       if (k >= tile.keys) continue;
-      add_row(out + k * stride[0] + head * stride[1] + first_column, x, r, fresh, scale);
+      write_row(to + k * stride[0] + head * stride[1] + first_column, x, r, 1);
     }
   }
 };

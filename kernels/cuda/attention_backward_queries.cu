@@ -70,7 +70,8 @@ struct Consumer {
   const BackwardParams& p;
   const Shared<D, DV>& mem;
   int block_row, row, head, first_column;
-  float lse[2], delta[2];  ///< lse in powers of two; +inf where there is no gradient
+  /// lse in powers of two, +inf where there is no gradient; scale Delta.
+  float lse[2], delta[2];
   float s[n], t[n], dq[D / 2];
   /// Q and dO are kept in registers where these suffice: reading them from shared memory for every
   /// product would take as long as the products.
@@ -87,7 +88,8 @@ struct Consumer {
       if (q >= p.tile.rows) continue;
       const float x = p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]];
       lse[r] = x == -INFINITY ? INFINITY : x * log2_e;
-      delta[r] = x == -INFINITY ? 0 : p.delta[head * p.delta_stride[0] + q * p.delta_stride[1]];
+      const float y = p.delta[head * p.delta_stride[0] + q * p.delta_stride[1]];
+      delta[r] = x == -INFINITY ? 0 : p.tile.scale * y;
     }
   }
   __device__ __forceinline__ void scores(int stage) {
@@ -137,12 +139,12 @@ struct Consumer {
       s[i] = exp2_fast(s[i] * scale - lse[i / 2 % 2]);
     }
   }
-  /// With t = dO V^T, s becomes the gradient of the scores.
+  /// With t = dO V^T, s becomes scale times the gradient of the scores.
   __device__ __forceinline__ void score_gradient(const TileEntry& e,
                                                  const float (&slope)[capped ? n : 1]) {
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      s[i] *= t[i] - delta[i / 2 % 2];
+      s[i] *= p.tile.scale * t[i] - delta[i / 2 % 2];
       if constexpr (capped) s[i] *= slope[i];
     }
     if (e.flags & tile_partial) {
@@ -155,21 +157,22 @@ struct Consumer {
   __device__ __forceinline__ void release(int stage) {
     if (threadIdx.x % 32 == 0) barrier_arrive(mem.free(stage));
   }
+  __device__ float* row_of_dq(int r) const {
+    return p.dq + (row + 8 * r) * p.dq_stride[0] + head * p.dq_stride[1] + first_column;
+  }
   __device__ void store() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int q = row + 8 * r;
-      if (q >= p.tile.rows) continue;
-      add_row(p.dq + q * p.dq_stride[0] + head * p.dq_stride[1] + first_column, dq, r, p.fresh_dq,
-              p.tile.scale);
+      if (row + 8 * r < p.tile.rows) write_row(row_of_dq(r), dq, r, 1);
     }
   }
 
   __device__ void run(int begin, int end) {
     const TileEntry* entries = p.tile.tiles.entries;
-#pragma unroll
-    for (float& x : dq) x = 0;
     statistics();
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      read_row(dq, row_of_dq(r), r, !p.fresh_dq && row + 8 * r < p.tile.rows);
     barrier_wait(mem.resident(), 0);
     load_resident();
     TileEntry e = entries[begin];

@@ -130,13 +130,7 @@ __device__ void resume(const ForwardParams& p, int row, int head, float (&o)[n],
     const bool inside = !p.fresh && q < p.tile.rows;
     const float lse = inside ? p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] : -INFINITY;
     const bool live = lse > -INFINITY;
-    const float* from = p.o + q * p.o_stride[0] + head * p.o_stride[1] + column;
-#pragma unroll
-    for (int i = 0; i < n / 4; ++i) {
-      const float2 x = live ? *reinterpret_cast<const float2*>(from + 8 * i) : float2{0, 0};
-      o[4 * i + 2 * r] = x.x;
-      o[4 * i + 2 * r + 1] = x.y;
-    }
+    read_row(o, p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, r, live);
     rows.top[r] = rows.start[r] = lse / unit;
     rows.sum[r] = live && column == 0 ? 1.f : 0.f;
   }
@@ -158,13 +152,7 @@ __device__ void store(const ForwardParams& p, int row, int head, const float (&o
     if (column == 0) {
       p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] = rows.top[r] * unit + logf(sum);
     }
-    const float factor = 1 / sum;
-    float* to = p.o + q * p.o_stride[0] + head * p.o_stride[1] + column;
-#pragma unroll
-    for (int i = 0; i < n / 4; ++i) {
-      *reinterpret_cast<float2*>(to + 8 * i) = {factor * o[4 * i + 2 * r],
-                                                factor * o[4 * i + 2 * r + 1]};
-    }
+    write_row(p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, o, r, 1 / sum);
   }
 }
 

@@ -80,8 +80,9 @@ __device__ void clear_unseen(const TileList& list, int begin, int end, int row0,
   const int thread = threadIdx.x % threads;
   for (int r = thread / 8; r < rows; r += threads / 8) {
     const int row = row0 + r;
+    if (row >= list.rows) break;  // zeros from the copy engine
     bool seen = false;
-    for (int i = begin; i < end; ++i) {
+    for (int i = begin; i < end && !seen; ++i) {
       const TileEntry& e = list.entries[i];
       for (int b = e.band_begin; b < e.band_begin + e.band_count; ++b) {
         const TileBand& band = list.bands[b];
@@ -98,20 +99,23 @@ __device__ void clear_unseen(const TileList& list, int begin, int end, int row0,
   meet<1, threads>();
 }
 
-/// memory += factor x, or memory = factor x, over the elements of row r (0, 1) that this thread
-/// holds and nobody else writes. The addition is left to the L2 cache: nothing waits for a read.
+/// The elements of row r (0, 1) that this thread holds, from memory; 0 if nothing is `there`. What
+/// goes on from a sum reads it first and not in the end, where nothing hides the way to memory.
 template <int n>
-__device__ __forceinline__ void add_row(float* out, const float (&x)[n], int r, bool fresh,
-                                        float factor) {
+__device__ __forceinline__ void read_row(float (&x)[n], const float* from, int r, bool there) {
 #pragma unroll
   for (int i = 0; i < n / 4; ++i) {
-    const float2 y = {factor * x[4 * i + 2 * r], factor * x[4 * i + 2 * r + 1]};
-    float2* to = reinterpret_cast<float2*>(out + 8 * i);
-    if (fresh) {
-      *to = y;
-    } else {
-      atomicAdd(to, y);
-    }
+    const float2 y = there ? *reinterpret_cast<const float2*>(from + 8 * i) : float2{0, 0};
+    x[4 * i + 2 * r] = y.x;
+    x[4 * i + 2 * r + 1] = y.y;
+  }
+}
+template <int n>
+__device__ __forceinline__ void write_row(float* to, const float (&x)[n], int r, float factor) {
+#pragma unroll
+  for (int i = 0; i < n / 4; ++i) {
+    *reinterpret_cast<float2*>(to + 8 * i) = {factor * x[4 * i + 2 * r],
+                                              factor * x[4 * i + 2 * r + 1]};
   }
 }
 

@@ -83,7 +83,8 @@ TileList MaskCache::tiles(std::span<const ops::Band> mask, std::int64_t queries,
                  reinterpret_cast<const TileBand*>(data + list),
                  reinterpret_cast<int*>(data + drawn),
                  static_cast<int>(index.order.size()),
-                 static_cast<int>(index.entries.size())};
+                 static_cast<int>(index.entries.size()),
+                 static_cast<int>(by_keys ? keys : queries)};
     return item;
   };
   return find(mask, key, build).list;

@@ -79,7 +79,8 @@ std::vector<std::pair<int, int>> meetings(std::span<const TileBand> mask, const 
   return found;
 }
 
-void add_strip(std::span<const TileBand> mask, const Rect& strip, int col_block, TileIndex& out) {
+void add_strip(std::span<const TileBand> mask, const Rect& strip, int row_block, int col_block,
+               TileIndex& out) {
   const auto found = meetings(mask, strip, col_block);
   for (std::size_t i = 0; i < found.size();) {
     const int c = found[i].first;
@@ -89,8 +90,9 @@ void add_strip(std::span<const TileBand> mask, const Rect& strip, int col_block,
     for (; i < found.size() && found[i].first == c; ++i) {
       bands.push_back(mask[static_cast<std::size_t>(found[i].second)]);
     }
-    const bool whole = block.col1 - block.col0 == col_block;
-    if (whole && cover(bands, block)) {
+    const bool inside =
+        block.row1 - block.row0 == row_block && block.col1 - block.col0 == col_block;
+    if (inside && cover(bands, block)) {
       out.entries.push_back({c, 0, 0, 0});
       continue;
     }
@@ -127,7 +129,7 @@ TileIndex index_tiles(std::span<const TileBand> mask, int rows, int cols, int ro
   TileIndex found, out;
   std::vector<int> blocks, begin{0};
   for (int r = 0; r < rows; r += row_block) {
-    add_strip(mask, {r, std::min(r + row_block, rows), 0, cols}, col_block, found);
+    add_strip(mask, {r, std::min(r + row_block, rows), 0, cols}, row_block, col_block, found);
     begin.push_back(static_cast<int>(found.entries.size()));
     if (begin.back() > *(begin.end() - 2)) blocks.push_back(r / row_block);
   }

@@ -48,7 +48,7 @@ struct TileBand {
 };
 
 enum TileFlags : int {
-  tile_partial = 1,  ///< some cells are masked; the bands say which are visible
+  tile_partial = 1,  ///< some cells are masked or not in the tensor: the bands say which
   tile_holes = 2     ///< some columns are seen by no row: what they hold must not be touched
 };
 
@@ -65,6 +65,7 @@ struct TileList {
   const TileBand* bands;     ///< of the partial entries
   int* drawn;                ///< [2] items drawn, thread blocks that have left; 0 between launches
   int blocks, num_entries;
+  int rows;  ///< of the resident side
 };
 
 /// What all attention kernels share. heads: query heads; group: query heads of one key head.

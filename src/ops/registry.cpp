@@ -56,7 +56,7 @@ const char* Registry::refusal(const Implementation& i, const Call& call) const {
   const auto pin =
       std::find_if(pins_.begin(), pins_.end(), [&](const auto& p) { return p.first == call.name; });
   if (pin != pins_.end() && pin->second != i.backend) return "another backend is pinned";
-  if (deterministic_ && !i.repeatable) return "its last bits differ from run to run";
+  if (deterministic_ && !i.repeatable) return "not repeatable, as ops.deterministic asks for";
   return i.supports(call) ? nullptr : "does not support this call";
 }
 

@@ -204,6 +204,29 @@ TEST(gpu_limits, huge_logits_stay_finite) {
   EXPECT_LE(distance(p.o, exact.o), 0.05);
 }
 
+/// 150 keys fill a block and a part of one: the scores of keys that are not there are 0, which
+/// beside an lse of -357 would be weights of infinity.
+TEST(gpu_limits, keys_that_do_not_exist_have_no_weight) {
+  Runner reference("reference");
+  std::mt19937_64 rng(28);
+  Problem p(DType::bf16, {128, 150, 2, 1, 128, 128}, {{0, 128, 0, 150}});
+  p.q.fill(8);
+  p.k.fill(-4);
+  for (Array* x : {&p.v, &p.go}) x->randomise(rng);
+  Problem exact = p.oracle();
+  reference.both(exact);
+  EXPECT_LT(exact.lse.get(0, 0), -350);
+  for (const std::string& backend : Runner::backends(p)) {
+    Problem q = p;
+    Runner(backend).both(q);
+    for (const auto array : {&Problem::o, &Problem::dq, &Problem::dk, &Problem::dv}) {
+      EXPECT_TRUE(all_finite(q.*array)) << backend;
+      EXPECT_LE(distance(q.*array, exact.*array), 0.02 * std::max(1.0, largest(exact.*array)))
+          << backend;
+    }
+  }
+}
+
 TEST(gpu_limits, what_no_kernel_takes_is_refused_by_name) {
   Runner ours("cuda");
   Budget budget;

@@ -38,11 +38,11 @@ struct Cells {
 void check_block(const TileIndex& index, const TileEntry* entry, const Cells& cells, bool flip,
                  int row0, int col0, int row_block, int col_block) {
   const auto at = [&](int i, int j) { return flip ? cells.at(j, i) : cells.at(i, j); };
-  const int rows = flip ? cells.cols : cells.rows, cols = flip ? cells.rows : cells.cols;
+  const int cols = flip ? cells.rows : cells.cols;
   bool any = false, all = true, holes = false;
   for (int j = col0; j < col0 + col_block; ++j) {
     bool seen = false;
-    for (int i = row0; i < std::min(row0 + row_block, rows); ++i) {
+    for (int i = row0; i < row0 + row_block; ++i) {
       seen = seen || at(i, j);
       any = any || at(i, j);
       all = all && at(i, j);

@@ -97,6 +97,26 @@ TEST(ops, candidates_are_all_that_support_the_call_by_priority_each_backend_once
   EXPECT_TRUE(r.candidates({"tensor.add", {}, {}, {}}).empty()) << "an unknown operator";
 }
 
+TEST(ops, deterministic_leaves_out_what_is_not_repeatable_even_where_it_is_pinned) {
+  Registry r;
+  r.add(make("tensor.zero", "reference", 0));
+  r.add(make("tensor.zero", "cuda", 20));
+  Implementation fast = make("tensor.zero", "cuda-fast", 30);
+  fast.repeatable = false;
+  r.add(fast);
+  EXPECT_EQ(r.choose(zero_call()).backend, "cuda-fast");
+  r.set_deterministic(true);
+  EXPECT_EQ(r.choose(zero_call()).backend, "cuda");
+  EXPECT_EQ(names_of(r.candidates(zero_call())), (std::vector<std::string>{"cuda", "reference"}));
+  r.pin("tensor.zero", "cuda-fast");
+  EXPECT_TRUE(r.candidates(zero_call()).empty());
+  const Error e = refusal(r, zero_call());
+  EXPECT_EQ(e.code(), Exit::environment);
+  EXPECT_NE(e.message().find("cuda-fast (not repeatable, as ops.deterministic asks for)"),
+            std::string::npos)
+      << e.message();
+}
+
 TEST(ops, first_candidate_is_the_one_that_is_chosen) {
   Registry r;
   r.add(make("tensor.zero", "reference", 0));
