@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -93,13 +94,20 @@ bool head_sizes_fit(std::int64_t d, std::int64_t dv) {
   return (d == dv && d % 8 == 0 && d <= 256) || (d == 192 && dv == 128);
 }
 
+/// cuDNN 9.19 takes larger strides without a word and reads the wrong elements (OB-027).
+bool offsets_fit(const TensorRef& t) {
+  std::int64_t last = 0;
+  for (int d = 0; d < 3; ++d) last += (t.shape[d] - 1) * t.stride[d];
+  return last <= std::numeric_limits<std::int32_t>::max();
+}
+
 /// `operands` of the arguments are read by cuDNN itself: 16 bits, aligned as for the copy engine.
 bool supports(const ops::Call& call, std::size_t operands, std::int64_t least_pairs) {
   if (!mismatch(call).empty() || !on_device(call) || call.attributes.softcap != 0) return false;
   const auto job = job_of(call);
   if (!job) return false;
   for (std::size_t i = 0; i < operands; ++i) {
-    if (!aligned_rows(job->args[i])) return false;
+    if (!aligned_rows(job->args[i]) || !offsets_fit(job->args[i])) return false;
   }
   const TensorRef &q = job->args[0], &v = job->args[2];
   return q.shape[0] > 1 && v.shape[0] > 1 && head_sizes_fit(q.shape[2], v.shape[2]) &&

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 
@@ -28,6 +29,37 @@ parallel::Message::Kind kind_of(plan::StepKind kind) {
 }
 
 }  // namespace
+
+std::vector<Launch> launch_order(const plan::Plan& plan, const std::vector<QueueSteps>& queues) {
+  std::vector<char> taken(plan.steps.size());
+  std::vector<std::size_t> next(queues.size());
+  std::vector<Launch> out;
+  const auto ready = [&](const QueueSteps& q, Unit unit) {
+    for (std::size_t i = unit.begin; i < unit.end; ++i)
+      for (const std::int32_t a : plan.after(plan.steps[static_cast<std::size_t>(q.steps[i])]))
+        if (!taken[static_cast<std::size_t>(a)]) return false;
+    return true;
+  };
+  while (true) {
+    std::size_t best = queues.size();
+    std::int32_t first = std::numeric_limits<std::int32_t>::max();
+    for (std::size_t q = 0; q < queues.size(); ++q) {
+      if (next[q] == queues[q].units.size()) continue;
+      const Unit unit = queues[q].units[next[q]];
+      const std::int32_t step = queues[q].steps[unit.begin];
+      if (step < first && ready(queues[q], unit)) best = q, first = step;
+    }
+    if (best == queues.size()) break;
+    const Unit unit = queues[best].units[next[best]];
+    for (std::size_t i = unit.begin; i < unit.end; ++i)
+      taken[static_cast<std::size_t>(queues[best].steps[i])] = true;
+    out.push_back({best, next[best]++});
+  }
+  for (std::size_t q = 0; q < queues.size(); ++q)
+    if (next[q] < queues[q].units.size())
+      throw std::logic_error("a plan whose queues wait for each other in a circle");
+  return out;
+}
 
 Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
     : p_(p), options_(options), begin_(true), end_(true) {
@@ -59,39 +91,38 @@ void Executor::Device::load() {
   for (const memory::Stream* s : streams_) memory::synchronize(s->handle());
 }
 
-/// Takes the head of every queue in turn as soon as all it waits for has been taken, so that each
-/// event is recorded before a stream is told to wait for it.
+/// Each event is recorded before a stream is told to wait for it.
 void Executor::Device::order(Budget& budget) {
   std::vector<int> entry_of(p_.plan.steps.size(), -1);
-  std::vector<std::size_t> next(p_.queues.size());
   std::vector<char> awaited;
   std::vector<parallel::MessageUnit> units;
-  const auto take = [&](const QueueSteps& q, Unit unit) {
+  const bool in_turn = options_.transport && options_.transport->one_at_a_time();
+  int last = -1;  // unit of messages
+  for (const Launch& launch : launch_order(p_.plan, p_.queues)) {
+    const QueueSteps& q = p_.queues[launch.queue];
+    const Unit unit = q.units[launch.unit];
     Entry e{&q, unit, units.size(), {}, {}, {}, {}};
-    for (std::size_t i = unit.begin; i < unit.end; ++i)
+    for (std::size_t i = unit.begin; i < unit.end; ++i) {
       for (const std::int32_t a : p_.plan.after(p_.step(q.steps[i]))) {
-        const int on = entry_of[static_cast<std::size_t>(a)];
-        if (on < 0) return false;
-        if (entries_[static_cast<std::size_t>(on)].queue != &q) e.waits.push_back(on);
+        const auto on = static_cast<std::size_t>(entry_of[static_cast<std::size_t>(a)]);
+        if (entries_[on].queue == &q) continue;
+        e.waits.push_back(static_cast<int>(on));
+        awaited[on] = true;
       }
-    for (const int on : e.waits) awaited[static_cast<std::size_t>(on)] = true;
+    }
     for (std::size_t i = unit.begin; i < unit.end; ++i)
       entry_of[static_cast<std::size_t>(q.steps[i])] = static_cast<int>(entries_.size());
-    if (q.comm) units.push_back({q.queue, messages_of(q, unit)});
+    if (q.comm) {
+      if (in_turn && last >= 0 && entries_[static_cast<std::size_t>(last)].queue != &q) {
+        e.waits.push_back(last);
+        awaited[static_cast<std::size_t>(last)] = true;
+      }
+      last = static_cast<int>(entries_.size());
+      units.push_back({q.queue, messages_of(q, unit)});
+    }
     entries_.push_back(std::move(e));
     awaited.push_back(false);
-    return true;
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (const QueueSteps& q : p_.queues) {
-      std::size_t& at = next[static_cast<std::size_t>(q.queue)];
-      while (at < q.units.size() && take(q, q.units[at])) ++at, moved = true;
-    }
   }
-  for (const QueueSteps& q : p_.queues)
-    if (next[static_cast<std::size_t>(q.queue)] < q.units.size())
-      throw std::logic_error("a plan whose queues wait for each other in a circle");
   for (std::size_t i = 0; i < entries_.size(); ++i)
     if (awaited[i]) entries_[i].finished.emplace();
   if (options_.transport) route_ = options_.transport->open(std::move(units), budget);

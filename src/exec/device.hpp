@@ -12,6 +12,17 @@
 
 namespace tessera::exec {
 
+/// A unit by its queue and its number there.
+struct Launch {
+  std::size_t queue = 0, unit = 0;
+};
+
+/// The order in which the host puts the units of all queues on streams: that of the plan's steps,
+/// but a unit after all it waits for. Transports start transfers in this order, some of them one
+/// after the other (Transport::one_at_a_time), so it must be one that all ranks can keep: schemes
+/// emit transfers in lockstep, and a test proves it of every program. std::logic_error: a circle.
+std::vector<Launch> launch_order(const plan::Plan& plan, const std::vector<QueueSteps>& queues);
+
 class Executor::Device {
  public:
   /// Collective: opens the route. Operators build here what they keep.

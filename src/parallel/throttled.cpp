@@ -76,6 +76,7 @@ class Throttled : public Transport {
         bytes_per_s_(bytes_per_s),
         name_(std::string(inner_->name()) + ", throttled") {}
   std::string_view name() const override { return name_; }
+  bool one_at_a_time() const override { return inner_->one_at_a_time(); }
   std::unique_ptr<Route> open(std::vector<MessageUnit> units, Budget& budget) override {
     return std::make_unique<ThrottledRoute>(*inner_, std::move(units), bytes_per_s_, budget);
   }

@@ -51,6 +51,9 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;
+  /// A unit may start only when the one before, of whatever queue, has ended; and all ranks start
+  /// units in an order that they can all keep.
+  virtual bool one_at_a_time() const { return false; }
   /// Collective over the ranks of the communicator; buffers must outlive the route, which takes
   /// what memory it needs from the budget.
   virtual std::unique_ptr<Route> open(std::vector<MessageUnit> units, Budget& budget) = 0;

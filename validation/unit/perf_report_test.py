@@ -25,7 +25,8 @@ def seconds(flops, rate):
 def run_of(name, which, median, **more):
     return {"scheme": name.split()[0], "name": name, "pass": which, "bytes_sent": [8, 8],
             "bytes_formula": [8, 8], "seconds": {"median": median, "min": median, "max": median},
-            "predicted_seconds": 0.5 * median, "exposed_comm_seconds": 0.25 * median, **more}
+            "predicted_seconds": 0.5 * median, "exposed_comm_seconds": 0.25 * median,
+            "overlap_share": 0.5, **more}
 
 
 def ours(runs, tokens=TOKENS, kind="causal", area=None, device="one rank each", **more):
@@ -69,7 +70,10 @@ class Report(unittest.TestCase):
         return (self.folder / "report.txt").read_text()
 
     def line(self, text, *parts):
-        rows = [x for x in text.split("\n") if "->" not in x or any("->" in p for p in parts)]
+        # Ratios and what is judged by a limit name the same schemes; they are asked for by a word.
+        rows = [x for x in text.split("\n") if all(
+            word not in x or any(word in p for p in parts)
+            for word in ("->", "BELOW", "ABOVE", "dominate"))]
         lines = [x for x in rows if all(p in x for p in parts)]
         self.assertEqual(len(lines), 1, f"{parts} in\n{text}")
         return lines[0]
@@ -121,6 +125,28 @@ class Report(unittest.TestCase):
         self.assertNotIn(" of torch", text)
         self.assertFalse((self.folder / "report.md").exists())
 
+    def test_exposed_communication_has_a_limit_where_computing_is_longer(self):
+        # Of a pass of 10 ms: exposed / (1 - overlap) of transfers beside 10 - exposed of computing.
+        def run(name, which, exposed_ms, overlap):
+            return run_of(name, which, 10e-3, exposed_comm_seconds=1e-3 * exposed_ms,
+                          overlap_share=overlap)
+        shared = ours([run("double_ring w2", "forward", 2, 0.5)], device="shared by ranks")
+        self.write(ours_shared=shared, ours_a=ours([
+            run("ring", "forward", 1.0, 0.75), run("ring", "backward", 1.01, 0.75),
+            run("mesh 1x2", "forward", 4, 0.4), run("ulysses", "forward", 0, 1),
+            run("unified u2", "forward", 11, 0)]))
+        text = self.report()
+        self.assertIn("limit 10 % where transfers take no longer than computing", text)
+        place = "2 GPUs, causal, 32 KV heads"
+        for parts, figures in ((("ring ", "forward", "BELOW"), r" 10\.0 % +0\.44  BELOW$"),
+                               (("ring ", "backward", "ABOVE"), r" 10\.1 % +0\.45  ABOVE$"),
+                               (("mesh 1x2", "dominate"), r" 40\.0 % +1\.11  no limit, "),
+                               (("ulysses", "BELOW"), r" 0\.0 % +-  BELOW$"),
+                               (("unified u2", "dominate"), r" 110\.0 % +inf  no limit, ")):
+            self.assertRegex(self.line(text, place, *parts), figures)
+        rows = [x for x in text.split("\n") if "double ring w2" in x and "->" not in x]
+        self.assertEqual(len(rows), 1, "ranks that share GPUs are not judged")
+
     def test_two_transports_are_told_apart(self):
         a, b = (ours([run_of("ring", "forward", 1.0)]) for _ in range(2))
         b["conditions"]["device"] = b["conditions"]["device"].replace("nccl", "peer")
@@ -160,7 +186,7 @@ class Report(unittest.TestCase):
         # 5.02 + 0.48.
         self.write(
             tile={"device": "GPU", "driver": 1, "runtime": 1, "repetitions": 20, "warm_ups": 5,
-                  "cudnn": "none", "results": [
+                  "warm_up_s": 0.15, "cudnn": "none", "results": [
                       tile("forward", 10e-3, "full"),
                       tile("forward", 3.01e-3, full_s=10e-3, floor_s=1e-5),
                       {**tile("backward", 5.02e-3, full_s=20e-3, floor_s=2e-5, before_s=0.48e-3),
@@ -180,7 +206,7 @@ class Report(unittest.TestCase):
 
     def test_a_mask_that_takes_too_long_is_marked(self):
         self.write(tile={"device": "GPU", "driver": 1, "runtime": 1, "repetitions": 20,
-                         "warm_ups": 5, "cudnn": "none", "results": [
+                         "warm_ups": 5, "warm_up_s": 0.15, "cudnn": "none", "results": [
                              {"name": "forward d128", "tokens": TOKENS, "mask": "slices",
                               "rate": 1.0, "unit": "TFLOP/s", "median_s": 2.52e-3, "min_s": 2e-3,
                               "max_s": 3e-3, "fraction": 0.5, "full_s": 4e-3, "floor_s": 1e-5}]})
