@@ -99,7 +99,7 @@ trap stop_mps EXIT
 stage_test() {
   local failed=0
   local some=(limit 1800 ctest --test-dir "$build" -L gpu -R "$tests" -V)
-  "${some[@]}" -E '[.]np[0-9]+$' >"$run/logs/tests.log" 2>&1 || failed=1
+  "${some[@]}" -j 8 -E '[.]np[0-9]+$' >"$run/logs/tests.log" 2>&1 || failed=1
   start_mps
   "${some[@]}" -E '^gpu[.][^.]*$' >>"$run/logs/tests.log" 2>&1 || failed=1
   stop_mps

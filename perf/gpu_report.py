@@ -11,6 +11,7 @@ TFLOP/s per GPU of visible pairs: forward 2 (d + dv), backward 6 d + 4 dv per pa
 and backward together: all flops over the sum of the two medians for ours and single kernels, one
 timed run of both for the other torch methods."""
 import json
+import math
 import re
 import sys
 from collections import namedtuple
@@ -23,6 +24,7 @@ from gpu_plot import draw
 Group = namedtuple("Group", "place gpus mask query_heads kv_heads head_dim dtype")
 PASSES = ("forward", "both")
 MOST_OF_FRACTION = 1.25  # of (visible fraction x time under the full mask) that a mask may take
+MOST_EXPOSED = 0.1  # of a pass whose transfers take no longer than its computing (issue 4, F)
 PASS_NAMES = {"forward": "forward", "both": "forward and backward"}
 
 
@@ -65,6 +67,16 @@ def transport_of(report):
                                           if found and channels else "")
 
 
+def transfers_of(run):
+    """Time in which messages moved over that in which tiles were computed; None where all of it is
+    hidden, which is at most as long as computing. From one pass with events around every step."""
+    exposed, hidden = run["exposed_comm_seconds"], run["overlap_share"]
+    computing = run["seconds"]["median"] - exposed
+    if exposed == 0 or hidden == 1:
+        return None
+    return exposed / (1 - hidden) / computing if computing > 0 else math.inf
+
+
 def rows_of_ours(report):
     """(group, rows) of one report of tessera-attention; a row has both passes of a scheme."""
     shape, ranks, mask = report["shape"], report["ranks"], report["mask"]
@@ -85,11 +97,12 @@ def rows_of_ours(report):
             "side": "ours", "label": label, "scheme": run["scheme"].replace("_", " "),
             "transport": transport, "tokens": shape["sequence"],
             "fraction": mask["fraction"], "valid": report.get("verdict") == "VALID",
-            "predicted": {}, "exposed": {}, "launch": {}})
+            "predicted": {}, "exposed": {}, "transfers": {}, "launch": {}})
         seconds, median = run["seconds"], run["seconds"]["median"]
         row[run["pass"]] = timed(flops[run["pass"]], median, seconds)
         row["predicted"][run["pass"]] = run["predicted_seconds"] / median
         row["exposed"][run["pass"]] = run["exposed_comm_seconds"] / median
+        row["transfers"][run["pass"]] = transfers_of(run)
         row["launch"][run["pass"]] = run.get("launch_seconds", 0) / median
         if run["bytes_sent"] != run["bytes_formula"]:
             row["valid"] = False
@@ -256,6 +269,27 @@ def lines_of_masks(groups):
     return head + lines if lines else []
 
 
+def lines_of_exposed(groups):
+    """Share of a pass in which messages moved and nothing was computed: schemes on several GPUs."""
+    lines = []
+    for group, rows in groups.items():
+        ours = [r for r in rows if r["side"] == "ours" and group.gpus > 1]
+        for row in sorted(ours, key=lambda r: (r["tokens"], r["label"])):
+            for name, share in row["exposed"].items():
+                transfers = row["transfers"][name]
+                word = "BELOW" if share <= MOST_EXPOSED else "ABOVE"
+                if transfers is not None and transfers > 1:
+                    word = "no limit, transfers dominate"
+                times = "-" if transfers is None else f"{transfers:.2f}"
+                place = f"{group.place}, {group.mask}, {group.kv_heads} KV heads"
+                lines.append(f"{row['tokens']:>8}  {place:<40}{row['label']:<28}{name:<9}"
+                             f"{100 * share:>7.1f} %{times:>23}  {word}")
+    head = ["", "exposed communication, share of the pass; limit "
+            f"{100 * MOST_EXPOSED:.0f} % where transfers take no longer than computing",
+            f"{'tokens':>8}  {'':<68}{'pass':<9}{'exposed':>9}{'transfers / computing':>23}"]
+    return head + lines if lines else []
+
+
 def lines_of_ratios(folder):
     """Ring over mesh where communication dominates: slowed links, NCCL held to one channel."""
     lines = []
@@ -328,7 +362,8 @@ def lines_of_tiles(tile, torch):
     """Operators on one GPU beside torch's scaled_dot_product_attention, by backend."""
     lines = ["", f"operators on one GPU: {tile['device']}",
              f"CUDA driver {tile['driver']}, runtime {tile['runtime']}; medians of "
-             f"{tile['repetitions']} after {tile['warm_ups']} warm-ups (fastest .. slowest)",
+             f"{tile['repetitions']} after {tile['warm_ups']} warm-ups and {tile['warm_up_s']} s "
+             "(fastest .. slowest)",
              f"backend cudnn: {tile['cudnn']}"]
     peers = {(r["name"], r["tokens"], r["mask"], r["backend"]): r["rate"]
              for r in torch if "rate" in r}
@@ -404,7 +439,7 @@ def main():
     results = {name: (load(folder / f"{name}.json") or {"results": []})["results"]
                for name in ("torch", "flex")}
     rest = lines_of_masks(groups) + (lines_of_gaps(tile, results["flex"]) if tile else [])
-    rest += lines_of_ratios(folder)
+    rest += lines_of_exposed(groups) + lines_of_ratios(folder)
     rest += lines_of_links(peers) if peers else []
     if (folder / "pass.json").exists():
         rest += lines_of_pass(load(folder / "pass.json"))

@@ -18,7 +18,7 @@ import torch
 import torch._functorch.config
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from torch_sdpa import DIM, HEADS, REPETITIONS, WARM_UPS
+from torch_sdpa import DIM, HEADS, REPETITIONS, WARM_UPS, seconds_of
 
 CHECKED_ROWS, TOLERANCE = 64, 0.03
 BUSY_CYCLES = 4_000_000  # about 2 ms: longer than the host needs for a call
@@ -57,22 +57,6 @@ def error_of(out, q, k, v, first, end):
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0)
     expected = weights @ v[0].float()
     return ((out[0, :, rows].float() - expected).abs().max() / expected.abs().max()).item()
-
-
-def seconds_of(work):
-    """(median, fastest, slowest) in seconds."""
-    times = []
-    for i in range(WARM_UPS + REPETITIONS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(BUSY_CYCLES)
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        if i >= WARM_UPS:
-            times.append(1e-3 * begin.elapsed_time(end))
-    times.sort()
-    return (times[REPETITIONS // 2 - 1] + times[REPETITIONS // 2]) / 2, times[0], times[-1]
 
 
 class Flex:
@@ -116,7 +100,7 @@ class Flex:
         pairs = (end - first).sum().item()
         results = []
         for pass_name, factor, work in (("forward", 4, forward), ("backward", 10, backward)):
-            median, fastest, slowest = seconds_of(work)
+            median, fastest, slowest = seconds_of(work, BUSY_CYCLES)
             results.append({"name": f"{pass_name} d{DIM}", "backend": "flex", "tokens": tokens,
                             "mask": name, "fraction": pairs / tokens**2,
                             "rate": 1e-12 * factor * pairs * HEADS * DIM / median,

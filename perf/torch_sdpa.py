@@ -2,32 +2,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rates of torch's scaled_dot_product_attention, by backend, with the shapes, flop counts and way
 of timing of bench_gpu_tile: 32 heads of 128 in bf16, [token, head, dim], medians of 20 after 5
-warm-ups.
+warm-ups or more, so many that they take 0.15 s and the clocks have settled.
 
 Usage: torch_sdpa.py OUT.json [--quick: up to 8192 tokens]"""
 import json
 import sys
+import time
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-WARM_UPS, REPETITIONS = 5, 20
+WARM_UPS, WARM_UP_S, REPETITIONS = 5, 0.15, 20
 HEADS, DIM = 32, 128
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
 
-def seconds_of(work):
-    """(median, fastest, slowest) in seconds."""
-    times = []
-    for i in range(WARM_UPS + REPETITIONS):
+def seconds_of(work, busy_cycles=0):
+    """(median, fastest, slowest) in seconds. The device is kept busy for `busy_cycles` before each
+    run, so that what the host needs for a call does not show."""
+    times, runs, start = [], 0, time.monotonic()
+    while len(times) < REPETITIONS:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if busy_cycles:
+            torch.cuda._sleep(busy_cycles)
         begin.record()
         work()
         end.record()
         end.synchronize()
-        if i >= WARM_UPS:
+        if runs >= WARM_UPS and (times or time.monotonic() - start > WARM_UP_S):
             times.append(1e-3 * begin.elapsed_time(end))
+        runs += 1
     times.sort()
     return (times[REPETITIONS // 2 - 1] + times[REPETITIONS // 2]) / 2, times[0], times[-1]
 
