@@ -24,7 +24,9 @@ assert 0 <= machine["overlap"] <= 1 and machine["cores_per_node"] >= 1, machine
 for tier in ("intra", "inter"):
     assert 1e-9 < machine[tier]["latency_s"] < 1 and machine[tier]["bandwidth_b_s"] > 1e5, machine
 pairs = {(r["op"], r["dtype"]) for r in rates}
-assert len(rates) == len(pairs) == 6, rates
+ops = ("attention.forward", "attention.backward")
+assert pairs == {(o, t) for o in ops for t in ("f64", "f32", "bf16", "f16")}, rates
+assert len(rates) == len(pairs), rates
 assert all(1e7 < r["flops_s"] < 1e14 and 0 <= r["overhead_s"] < 1 for r in rates), rates
 print(f"{ranks} ranks: {machine}, {len(rates)} rates")
 PY
