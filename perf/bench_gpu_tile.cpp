@@ -151,7 +151,8 @@ class Bench {
     for (const ops::Implementation& i : registry_.list()) {
       if (i.backend == backend) registry_.pin(i.op, backend);
       const bool plain = i.backend == backend + "-plain";  // not meant to be fast
-      if (i.op == "attention.backward" && i.backend.starts_with(backend) && !plain)
+      const bool listed = std::ranges::count(backward_, i.backend) > 0;
+      if (i.op == "attention.backward" && i.backend.starts_with(backend) && !plain && !listed)
         backward_.push_back(i.backend);
     }
     check(cudaStreamCreate(&stream_), "a stream");

@@ -349,8 +349,7 @@ class NcclTransport : public Transport {
   std::string_view name() const override { return "nccl"; }
   /// Kernels of two communicators may each hold on one rank what the other one needs on another,
   /// and wait for ever (OB-102). NCCL 2.26 can order them itself (NCCL_LAUNCH_ORDER_IMPLICIT), but
-  /// graphs with such launches crashed the driver where that was tried (NCCL 2.28, driver 580,
-  /// MPS).
+  /// cuGraphUpload of such launches crashed where that was tried (NCCL 2.28, driver 580, MPS).
   bool one_at_a_time() const override { return true; }
   std::unique_ptr<Route> open(std::vector<MessageUnit> units, Budget& budget) override {
     auto route = std::make_unique<NcclRoute>(links_, std::move(units));
