@@ -17,6 +17,7 @@
 #include "kernels/kokkos/register.hpp"
 #include "memory/buffer.hpp"
 #include "ops/registry.hpp"
+#include "perf/tile_masks.hpp"
 
 namespace tessera {
 namespace {
@@ -94,14 +95,6 @@ std::vector<ops::Band> mask_of(const Case& c) {
     if (end == n) break;
   }
   return bands;
-}
-
-double visible_pairs(const std::vector<ops::Band>& mask) {
-  double pairs = 0;
-  for (const ops::Band& b : mask) {
-    for (std::int64_t q = b.q0; q < b.q1; ++q) pairs += static_cast<double>(b.keys_of(q).size());
-  }
-  return pairs;
 }
 
 /// Tensors of one call, filled with a fixed pattern of values in [-1, 1].
@@ -188,7 +181,7 @@ void attention(benchmark::State& state, const ops::Registry& registry, const Cas
     if (!c.backward) x.reset();
   };
   time_pairs(state, name, c.dtype == DType::f64,
-             per_pair * visible_pairs(mask) * static_cast<double>(c.heads), before,
+             per_pair * perf::visible_pairs(mask) * static_cast<double>(c.heads), before,
              [&] { registry.run(timed); });
 }
 

@@ -62,6 +62,7 @@ inline std::vector<ops::Band> mask_of(const std::string& kind, std::int64_t n) {
   return kind == "documents" ? documents_of(n) : slices_of(n);
 }
 
+/// (query, key) pairs that the mask lets see each other.
 inline double visible_pairs(const std::vector<ops::Band>& mask) {
   double pairs = 0;
   for (const ops::Band& b : mask) {

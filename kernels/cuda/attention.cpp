@@ -234,8 +234,8 @@ void prepare_one_pass(const ops::Call& call, MaskCache& masks) {
   tile_of(call, masks, Resident::keys, backward_key_tile(s.d, s.dv));
 }
 void prepare_backward(const ops::Call& call, MaskCache& masks) {
+  prepare_one_pass(call, masks);  // the lists of keys
   const Sizes s = sizes(call);
-  tile_of(call, masks, Resident::keys, backward_key_tile(s.d, s.dv));
   tile_of(call, masks, Resident::queries, backward_query_tile(s.d, s.dv));
 }
 

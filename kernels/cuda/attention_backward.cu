@@ -354,13 +354,8 @@ __global__ void __launch_bounds__(threads, 1)
 
 template <int D>
 cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
-  constexpr int bytes = Shape<D>::bytes;
   const auto kernel = p.tile.softcap > 0 ? backward_kernel<D, true> : backward_kernel<D, false>;
-  const cudaError_t set =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (set != cudaSuccess) return set;
-  kernel<<<p.tile.thread_blocks, threads, bytes, stream>>>(p);
-  return cudaGetLastError();
+  return start_kernel(kernel, p.tile.thread_blocks, threads, Shape<D>::bytes, p, stream);
 }
 
 }  // namespace

@@ -226,14 +226,9 @@ __global__ void __launch_bounds__(threads, 1)
 
 template <int D, int DV, bool want_dk, bool want_dv>
 cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
-  constexpr int bytes = Shape<D, DV>::bytes;
   const auto kernel = p.tile.softcap > 0 ? backward_keys_kernel<D, DV, want_dk, want_dv, true>
                                          : backward_keys_kernel<D, DV, want_dk, want_dv, false>;
-  const cudaError_t set =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (set != cudaSuccess) return set;
-  kernel<<<p.tile.items, threads, bytes, stream>>>(p);
-  return cudaGetLastError();
+  return start_kernel(kernel, p.tile.items, threads, Shape<D, DV>::bytes, p, stream);
 }
 
 template <int D, int DV>

@@ -235,14 +235,9 @@ __global__ void __launch_bounds__(threads, 1)
 
 template <int D, int DV>
 cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
-  constexpr int bytes = Shape<D, DV>::bytes;
   const auto kernel = p.tile.softcap > 0 ? backward_queries_kernel<D, DV, true>
                                          : backward_queries_kernel<D, DV, false>;
-  const cudaError_t set =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (set != cudaSuccess) return set;
-  kernel<<<p.tile.items, threads, bytes, stream>>>(p);
-  return cudaGetLastError();
+  return start_kernel(kernel, p.tile.items, threads, Shape<D, DV>::bytes, p, stream);
 }
 
 }  // namespace

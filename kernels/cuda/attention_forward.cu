@@ -284,12 +284,8 @@ __global__ void __launch_bounds__(threads, 1)
 
 template <int D, int DV>
 cudaError_t launch(const ForwardParams& p, cudaStream_t stream) {
-  constexpr int bytes = Shape<D, DV>::bytes;
-  const cudaError_t set = cudaFuncSetAttribute(forward_kernel<D, DV>,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (set != cudaSuccess) return set;
-  forward_kernel<D, DV><<<p.tile.thread_blocks, threads, bytes, stream>>>(p);
-  return cudaGetLastError();
+  return start_kernel(forward_kernel<D, DV>, p.tile.thread_blocks, threads, Shape<D, DV>::bytes, p,
+                      stream);
 }
 
 }  // namespace

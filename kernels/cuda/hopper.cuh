@@ -236,6 +236,17 @@ __device__ __forceinline__ void publish_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// Starts a kernel that takes `bytes` of shared memory, more than a thread block has unasked.
+template <class Params>
+cudaError_t start_kernel(void (*kernel)(Params), int thread_blocks, int threads, int bytes,
+                         const Params& p, cudaStream_t stream) {
+  const cudaError_t set =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (set != cudaSuccess) return set;
+  kernel<<<thread_blocks, threads, bytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
 template <int registers>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

@@ -54,6 +54,17 @@ double worst_ratio(Runner& ours, const Case& c, std::uint64_t seed) {
   return worst;
 }
 
+/// Up to 400 tokens, 3 key heads, groups of 4, any bands; every other one with gaps between rows,
+/// each fifth with a cap.
+Case random_case(std::mt19937_64& rng, int d, int dv, int round) {
+  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
+  const int hk = draw(1, 3), m = draw(1, 400), n = draw(1, 400);
+  return {{m, n, hk * draw(1, 4), hk, d, dv},
+          random_mask(rng, m, n),
+          8 * draw(0, 1),
+          round % 5 == 4 ? 2.0 : 0.0};
+}
+
 bool has_cudnn(const Runner& runner) {
   return std::ranges::any_of(runner.registry().list(),
                              [](auto& i) { return i.backend == "cudnn"; });
@@ -77,7 +88,6 @@ TEST(gpu_attention, bf16_every_head_size_full_and_causal) {
 TEST(gpu_attention, one_pass_full_causal_and_random) {
   Runner ours("cuda-one-pass");
   std::mt19937_64 rng(12);
-  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
   for (const int d : {64, 128}) {
     double worst = 0;
     for (const auto& mask : {full(256, 256), causal(256, 256)}) {
@@ -85,12 +95,7 @@ TEST(gpu_attention, one_pass_full_causal_and_random) {
     }
     fmt::print("d {}, full and causal: error ratio {:.2f}\n", d, worst);
     for (int round = 0; round < 20; ++round) {
-      const int hk = draw(1, 3), m = draw(1, 400), n = draw(1, 400);
-      const Case c{{m, n, hk * draw(1, 4), hk, d, d},
-                   random_mask(rng, m, n),
-                   8 * draw(0, 1),
-                   round % 5 == 4 ? 2.0 : 0.0};
-      worst = std::max(worst, worst_ratio(ours, c, 300 + round));
+      worst = std::max(worst, worst_ratio(ours, random_case(rng, d, d, round), 300 + round));
     }
     worst = std::max(worst, worst_ratio(ours, {{1100, 1300, 4, 2, d, d}, causal(1100, 1300)}, 5));
     fmt::print("d {}, 20 random cases, causal 1100 x 1300: worst error ratio {:.2f}\n", d, worst);
@@ -115,17 +120,11 @@ TEST(gpu_attention, one_pass_differs_in_the_last_bits_of_dq_at_most) {
 TEST(gpu_attention, bf16_random_shapes_bands_groups_and_strides) {
   Runner ours("cuda");
   std::mt19937_64 rng(11);
-  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
   constexpr std::pair<int, int> dims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
   double worst = 0;
   for (int round = 0; round < 30; ++round) {
-    const auto [d, dv] = dims[draw(0, 4)];
-    const int hk = draw(1, 3), m = draw(1, 400), n = draw(1, 400);
-    const Case c{{m, n, hk * draw(1, 4), hk, d, dv},
-                 random_mask(rng, m, n),
-                 8 * draw(0, 1),
-                 round % 5 == 4 ? 2.0 : 0.0};
-    worst = std::max(worst, worst_ratio(ours, c, 100 + round));
+    const auto [d, dv] = dims[std::uniform_int_distribution(0, 4)(rng)];
+    worst = std::max(worst, worst_ratio(ours, random_case(rng, d, dv, round), 100 + round));
   }
   fmt::print("30 random cases: worst error ratio {:.2f}\n", worst);
 }
@@ -337,12 +336,9 @@ void expect_equal(const Problem& p, const Problem& exact, double bound) {
 TEST(gpu_attention, kernels_for_any_type_match_in_f64_and_f32) {
   Runner reference("reference");
   std::mt19937_64 rng(3);
-  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
   for (int round = 0; round < 16; ++round) {
     const DType t = round % 2 ? DType::f32 : DType::f64;
-    const int hk = draw(1, 2), m = draw(1, 120), n = draw(1, 120);
-    Problem p(t, {m, n, hk * draw(1, 3), hk, draw(1, 200), draw(1, 200)}, random_mask(rng, m, n),
-              draw(0, 3));
+    Problem p = problem_of_any_shape(rng, t, 120, 200);
     p.softcap = round % 4 == 3 ? 3 : 0;
     p.randomise(rng);
     Problem exact = p.oracle();

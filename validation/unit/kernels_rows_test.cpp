@@ -46,13 +46,10 @@ void expect_equal(Problem p, double bound) {
 
 TEST(kernels_rows, match_the_reference) {
   std::mt19937_64 rng(61);
-  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
   for (int round = 0; round < 24; ++round) {
     SCOPED_TRACE(::testing::Message() << "round " << round);
     const DType t = round % 2 ? DType::f32 : DType::f64;
-    const int hk = draw(1, 2), m = draw(1, 60), n = draw(1, 60);
-    Problem p(t, {m, n, hk * draw(1, 3), hk, draw(1, 70), draw(1, 70)}, random_mask(rng, m, n),
-              draw(0, 3));
+    Problem p = problem_of_any_shape(rng, t, 60, 70);
     p.softcap = round % 4 == 3 ? 3 : 0;
     p.randomise(rng);
     if (round % 3 == 0) {

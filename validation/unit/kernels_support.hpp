@@ -208,6 +208,25 @@ inline std::vector<ops::Band> random_mask(std::mt19937_64& rng, std::int64_t m, 
   return mask;
 }
 
+/// Up to `longest` tokens and `widest` columns, odd ones too, with gaps between rows; not filled.
+inline Problem problem_of_any_shape(std::mt19937_64& rng, DType t, int longest, int widest) {
+  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
+  const int hk = draw(1, 2), m = draw(1, longest), n = draw(1, longest);
+  return Problem(t, {m, n, hk * draw(1, 3), hk, draw(1, widest), draw(1, widest)},
+                 random_mask(rng, m, n), draw(0, 3));
+}
+
+/// The problem of the first m queries alone.
+inline Problem of_first_queries(const Problem& p, std::int64_t m) {
+  const auto& [n, hk, d] = p.k.shape();
+  Problem out(p.q.dtype(), {m, n, p.q.shape()[1], hk, d, p.v.shape()[2]}, p.mask);
+  const auto copy = [](const Array& from, Array& to) {
+    to.each([&](auto i, auto h, auto c) { to.set(from.get(i, h, c), i, h, c); });
+  };
+  copy(p.q, out.q), copy(p.k, out.k), copy(p.v, out.v), copy(p.go, out.go);
+  return out;
+}
+
 inline std::int64_t visible_pairs(std::span<const ops::Band> mask, std::int64_t rows) {
   std::int64_t pairs = 0;
   for (const ops::Band& b : mask) {
