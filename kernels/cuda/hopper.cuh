@@ -99,22 +99,32 @@ __device__ __forceinline__ void load_tile(char* to, const CUtensorMap* map, uint
 template <int D, int rows>
 inline constexpr int tile_bytes = (D + panel - 1) / panel* rows* panel_bytes;
 
-// Descriptor: start, leading offset, stride (in 16 bytes), swizzle of 128 bytes.
-__device__ __forceinline__ uint64_t descriptor(uint32_t address, int leading, int stride) {
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
-         static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
-         uint64_t{1} << 62;
-}
-/// Operand whose depth runs along the columns of a tile of `rows` rows, at depth step `k`.
+/// Descriptor of an operand: start, leading offset, stride (in 16 bytes), swizzle of 128 bytes. Its
+/// upper half is the same for all operands, and moving the start is one addition to the lower half.
+struct Operand {
+  uint32_t low;
+  __device__ __forceinline__ Operand(uint32_t tile, int leading)
+      : low((tile & 0x3ffff) >> 4 | static_cast<uint32_t>(leading >> 4) << 16) {}
+  __device__ __forceinline__ uint64_t at(int bytes) const {
+    constexpr uint32_t high = 8 * panel_bytes >> 4 | 1u << 30;
+    return static_cast<uint64_t>(high) << 32 | (low + (bytes >> 4));
+  }
+};
+/// Operand whose depth runs along the columns of a tile of `rows` rows.
 template <int rows>
-__device__ __forceinline__ uint64_t along_columns(uint32_t tile, int k) {
-  return descriptor(tile + k / 4 * rows * panel_bytes + k % 4 * 32, 16, 8 * panel_bytes);
-}
+struct AlongColumns : Operand {
+  __device__ __forceinline__ explicit AlongColumns(uint32_t tile) : Operand(tile, 16) {}
+  __device__ __forceinline__ uint64_t step(int k) const {
+    return at(k / 4 * rows * panel_bytes + k % 4 * 32);
+  }
+};
 /// Operand whose depth runs along the rows of the tile (its columns are contiguous).
 template <int rows>
-__device__ __forceinline__ uint64_t along_rows(uint32_t tile, int k) {
-  return descriptor(tile + k * 16 * panel_bytes, rows * panel_bytes, 8 * panel_bytes);
-}
+struct AlongRows : Operand {
+  __device__ __forceinline__ explicit AlongRows(uint32_t tile)
+      : Operand(tile, rows * panel_bytes) {}
+  __device__ __forceinline__ uint64_t step(int k) const { return at(k * 16 * panel_bytes); }
+};
 
 __device__ __forceinline__ void products_begin() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -143,18 +153,21 @@ __device__ __forceinline__ void pin(T (&x)[n]) {
 /// s (64 x N) = A (64 x D, rows of a tile) B^T (N x D): both along their columns.
 template <int D, int rows_a, int rows_b, int n>
 __device__ __forceinline__ void product_abt(float (&s)[n], uint32_t a, uint32_t b) {
+  const AlongColumns<rows_a> x(a);
+  const AlongColumns<rows_b> y(b);
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
-    product(s, along_columns<rows_a>(a, k), along_columns<rows_b>(b, k), k > 0);
+    product(s, x.step(k), y.step(k), k > 0);
   }
 }
 /// o (64 x N) += P (64 x depth, fragments in registers) B (depth x N, rows of a tile).
 template <int rows_b, int n, int m>
 __device__ __forceinline__ void product_pb(float (&o)[n], const uint32_t (&p)[m], uint32_t b) {
+  const AlongRows<rows_b> y(b);
 #pragma unroll
   for (int k = 0; k < m / 4; ++k) {
     const uint32_t a[4] = {p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3]};
-    product<1>(o, a, along_rows<rows_b>(b, k), 1);
+    product<1>(o, a, y.step(k), 1);
   }
 }
 
@@ -188,26 +201,30 @@ __device__ __forceinline__ void store_fragments(uint32_t rows, const uint32_t (&
 /// x (64 x N) += A (64 x depth, along its columns) B (depth x N, rows of a tile).
 template <int rows_a, int depth, int n>
 __device__ __forceinline__ void product_ab(float (&x)[n], uint32_t a, uint32_t b) {
+  const AlongColumns<rows_a> left(a);
+  const AlongRows<depth> right(b);
 #pragma unroll
   for (int k = 0; k < depth / 16; ++k) {
-    product<0, 1>(x, along_columns<rows_a>(a, k), along_rows<depth>(b, k), 1);
+    product<0, 1>(x, left.step(k), right.step(k), 1);
   }
 }
 /// x (64 x N) = A^T (depth x 64) B (depth x N): the depth of both runs along the rows of a tile.
 template <int depth, int n>
 __device__ __forceinline__ void product_atb(float (&x)[n], uint32_t a, uint32_t b) {
+  const AlongRows<depth> left(a), right(b);
 #pragma unroll
   for (int k = 0; k < depth / 16; ++k) {
-    product<1, 1>(x, along_rows<depth>(a, k), along_rows<depth>(b, k), k > 0);
+    product<1, 1>(x, left.step(k), right.step(k), k > 0);
   }
 }
 /// s (64 x N) = A (64 x D, fragments in registers) B^T (N x D, along its columns).
 template <int D, int rows_b, int n>
 __device__ __forceinline__ void product_fbt(float (&s)[n], const uint32_t (&f)[D / 4], uint32_t b) {
+  const AlongColumns<rows_b> y(b);
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const uint32_t a[4] = {f[4 * k], f[4 * k + 1], f[4 * k + 2], f[4 * k + 3]};
-    product<0>(s, a, along_columns<rows_b>(b, k), k > 0);
+    product<0>(s, a, y.step(k), k > 0);
   }
 }
 
