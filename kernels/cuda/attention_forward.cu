@@ -83,27 +83,51 @@ struct Rows {
   float factor[2];  ///< on what was summed before
 };
 
+/// Both rows go side by side, and each in several chains: what is short is not arithmetic but work
+/// that does not depend on the instruction before.
 template <int n>
 __device__ __forceinline__ void softmax(float (&s)[n], Rows& rows, float scale) {
+  constexpr int chains = 2;
+  float top[2], shift[2], part[2][chains];
+#pragma unroll
+  for (int i = 0; i < n; i += 4) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float& x = part[r][i / 4 % chains];
+      const float y = fmaxf(s[i + 2 * r], s[i + 2 * r + 1]);
+      x = i / 4 < chains ? y : fmaxf(x, y);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) top[r] = fmaxf(rows.top[r], fmaxf(part[r][0], part[r][1]));
+#pragma unroll
+  for (int lanes = 1; lanes < 4; lanes *= 2) {
+    const float other[2] = {__shfl_xor_sync(~0u, top[0], lanes),
+                            __shfl_xor_sync(~0u, top[1], lanes)};
+    top[0] = fmaxf(top[0], other[0]);
+    top[1] = fmaxf(top[1], other[1]);
+  }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float top = rows.top[r];
-#pragma unroll
-    for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    const float finite = top == -INFINITY ? 0.f : top, shift = finite * scale;
+    const float finite = top[r] == -INFINITY ? 0.f : top[r];
+    shift[r] = finite * scale;
     rows.factor[r] = exp2_fast((rows.top[r] - finite) * scale);  // 1 if it is the same
-    rows.top[r] = top;
-    float sum = 0;
-#pragma unroll
-    for (int i = 2 * r; i < n; i += 4) {
-      s[i] = exp2_fast(s[i] * scale - shift);
-      s[i + 1] = exp2_fast(s[i + 1] * scale - shift);
-      sum += s[i] + s[i + 1];
-    }
-    rows.sum[r] = rows.sum[r] * rows.factor[r] + sum;
+    rows.top[r] = top[r];
+    part[r][0] = rows.sum[r] * rows.factor[r];
+    part[r][1] = 0;
   }
+#pragma unroll
+  for (int i = 0; i < n; i += 4) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float &x = s[i + 2 * r], &y = s[i + 2 * r + 1];
+      x = exp2_fast(x * scale - shift[r]);
+      y = exp2_fast(y * scale - shift[r]);
+      part[r][i / 4 % chains] += x + y;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) rows.sum[r] = part[r][0] + part[r][1];
 }
 
 template <int n>
