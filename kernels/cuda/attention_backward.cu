@@ -65,7 +65,7 @@ struct Shared {
   /// Of two in turn, so that consumers may look at theirs until they are done with it.
   __device__ Item& item(int n) const { return reinterpret_cast<Item*>(barrier(16))[n & 1]; }
   __device__ Target& target(int group) const {
-    return reinterpret_cast<Target*>(barrier(20))[group];
+    return reinterpret_cast<Target*>(barrier(21))[group];
   }
 };
 
@@ -78,7 +78,7 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const Sha
   const int first = item.head * p.tile.group;
   for (int head = first; head < first + p.tile.group; ++head) {
     for (int i = item.begin; i < item.end; ++i, ++step) {
-      const int stage = step % S::stages, row = p.tile.tiles.entries[i].block * queries;
+      const int stage = step % S::stages, row = p.tile.tiles.entries[i].col;
       barrier_wait(mem.free(stage), step / S::stages & 1 ^ 1);
       if (leader) {
         barrier_expect(mem.full(stage), 2 * S::q_bytes);
@@ -99,7 +99,7 @@ __device__ void fetch(const BackwardParams& p, const Shared<D>& mem) {
   const bool leader = threadIdx.x % 32 == 0;
   for (int n = 0, step = 0;; ++n) {
     if (leader) {
-      const Item drawn = draw(p.tile, p.tile.heads / p.tile.group, keys, n);
+      const Item drawn = draw(p.tile, p.tile.heads / p.tile.group, n);
       barrier_wait(mem.resident_free(), n & 1 ^ 1);
       mem.item(n) = drawn;
       barrier_arrive(mem.drawn());
@@ -151,7 +151,7 @@ struct Consumer : KeyScores<queries, capped> {
   __device__ Consumer(const BackwardParams& p, const Shared<D>& mem, int number)
       : Base{p.tile,
              mem.item(number).row + static_cast<int>(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4),
-             static_cast<int>(threadIdx.x % 4 * 2)},
+             mem.item(number).row_end, static_cast<int>(threadIdx.x % 4 * 2)},
         p(p),
         mem(mem),
         number(number) {}
@@ -204,7 +204,7 @@ struct Consumer : KeyScores<queries, capped> {
     if (threadIdx.x % 32 == 0) barrier_arrive(mem.shared_slopes(turn));
   }
   /// Gives this warpgroup's part of dQ to the warp that sends it.
-  __device__ __forceinline__ void hand_over(int block, int head, int step) {
+  __device__ __forceinline__ void hand_over(int row, int head, int step) {
     const uint32_t group = warpgroup();
     barrier_wait(mem.sums_free(group), step & 1 ^ 1);
     char* to = mem.sums(group);
@@ -216,13 +216,13 @@ struct Consumer : KeyScores<queries, capped> {
       *reinterpret_cast<float2*>(to + line + ((piece ^ (r % 8)) * 16) + first_column % 4 * 4) = {
           dq[i], dq[i + 1]};
     }
-    if (threadIdx.x % group_threads == 0) mem.target(group) = {block * queries, head};
+    if (threadIdx.x % group_threads == 0) mem.target(group) = {row, head};
     publish_shared();
     __syncwarp();
     release(mem.sums_full(group));
   }
   __device__ __forceinline__ void clear(const TileEntry& e, int stage) {
-    const int first = mem.item(number).row, end = min(first + keys, p.tile.keys);
+    const int first = mem.item(number).row, end = mem.item(number).row_end;
     clear_holes<queries, D / 64, consumers>(p.tile.tiles, e, first, end, mem.q(stage));
     clear_holes<queries, D / 64, consumers>(p.tile.tiles, e, first, end, mem.g(stage));
   }
@@ -266,7 +266,7 @@ struct Consumer : KeyScores<queries, capped> {
     weigh(e, step);
     resume(dk, p.dk, p.dk_stride, mem.item(number).head, p.fresh_dk);
     for (int left = steps * p.tile.group - 1; left > 0; --left) {
-      const int block = e.block, query_head = head;
+      const int row = e.col, query_head = head;
       e = next;
       if (at == 0) ++head;
       at = at + 1 < steps ? at + 1 : 0;
@@ -279,7 +279,7 @@ struct Consumer : KeyScores<queries, capped> {
       products_wait<2>();
       pin(dv);
       pin(dq);
-      hand_over(block, query_head, step - 1);
+      hand_over(row, query_head, step - 1);
       score_slopes(step % S::stages);
       products_wait<1>();
       pin(dk);
@@ -291,7 +291,7 @@ struct Consumer : KeyScores<queries, capped> {
     products_wait<1>();
     pin(dv);
     pin(dq);
-    hand_over(e.block, head, step);
+    hand_over(e.col, head, step);
     products_wait<0>();
     pin(dk);
     release(mem.free(step % S::stages));

@@ -61,7 +61,7 @@ __device__ void fetch(const BackwardParams& p, const Shared<D, DV>& mem, int key
   for (int i = 0; i < steps * p.tile.group; ++i) {
     const int stage = i % S::stages, turn = i / S::stages & 1;
     const int head = key_head * p.tile.group + i / steps;
-    const int row = p.tile.tiles.entries[begin + i % steps].block * S::queries;
+    const int row = p.tile.tiles.entries[begin + i % steps].col;
     barrier_wait(mem.free(stage), turn ^ 1);
     if (leader) {
       barrier_expect(mem.full(stage), S::q_bytes + S::g_bytes);
@@ -78,8 +78,8 @@ template <int D, int DV, bool want_dk, bool want_dv, bool capped>
 struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   using S = Shape<D, DV>;
   using Base = KeyScores<S::queries, capped>;
-  using Base::n, Base::s, Base::t, Base::probabilities, Base::score_gradient, Base::resume,
-      Base::store;
+  using Base::end_key, Base::n, Base::s, Base::t, Base::probabilities, Base::score_gradient,
+      Base::resume, Base::store;
   const BackwardParams& p;
   const Shared<D, DV>& mem;
   int block_key, head;
@@ -88,7 +88,7 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
 
   __device__ Consumer(const BackwardParams& p, const Shared<D, DV>& mem, const Item& item)
       : Base{p.tile, item.row + static_cast<int>(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4),
-             static_cast<int>(threadIdx.x % 4 * 2)},
+             item.row_end, static_cast<int>(threadIdx.x % 4 * 2)},
         p(p),
         mem(mem),
         block_key(item.row),
@@ -113,10 +113,9 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
     products_commit();
   }
   __device__ __forceinline__ void clear(const TileEntry& e, int stage) {
-    const int end = min(block_key + keys, p.tile.keys);
-    clear_holes<S::queries, (D + 63) / 64, consumers>(p.tile.tiles, e, block_key, end,
+    clear_holes<S::queries, (D + 63) / 64, consumers>(p.tile.tiles, e, block_key, end_key,
                                                       mem.q(stage));
-    clear_holes<S::queries, (DV + 63) / 64, consumers>(p.tile.tiles, e, block_key, end,
+    clear_holes<S::queries, (DV + 63) / 64, consumers>(p.tile.tiles, e, block_key, end_key,
                                                        mem.g(stage));
   }
   __device__ __forceinline__ void release(int stage) {
@@ -203,8 +202,7 @@ __global__ void __launch_bounds__(threads, 1)
   using S = Shape<D, DV>;
   extern __shared__ char raw[];
   const Shared<D, DV> mem(raw);
-  const Item item =
-      item_of(p.tile, p.tile.heads / p.tile.group, keys, static_cast<int>(blockIdx.x));
+  const Item item = item_of(p.tile, p.tile.heads / p.tile.group, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
     barrier_init(mem.resident(), 1);
     for (int s = 0; s < S::stages; ++s) {

@@ -35,7 +35,8 @@ template <int queries, bool capped>
 struct KeyScores {
   static constexpr int n = queries / 2;
   const Tile& tile;
-  int first_key, first_column;  ///< of this thread, in the tensor and in a block of queries
+  int first_key, end_key;  ///< of this thread, and of the block of keys, in the tensor
+  int first_column;        ///< of this thread in a block of queries
   float s[n], t[n];
   uint32_t visible[2];  ///< cells of a partial block
 
@@ -53,7 +54,7 @@ struct KeyScores {
       }
     }
     if (e.flags & tile_partial) {
-      visible_cells<n>(tile.tiles, e, first_key, e.block * queries + first_column, visible);
+      visible_cells<n>(tile.tiles, e, first_key, e.col + first_column, visible);
 #pragma unroll
       for (int i = 0; i < n; ++i) s[i] = is_visible(visible, i) ? s[i] : 0;
     }
@@ -89,8 +90,7 @@ struct KeyScores {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int k = first_key + 8 * r;
-      read_row(x, from + k * stride[0] + head * stride[1] + first_column, r,
-               !fresh && k < tile.keys);
+      read_row(x, from + k * stride[0] + head * stride[1] + first_column, r, !fresh && k < end_key);
     }
   }
   template <int m>
@@ -99,7 +99,7 @@ struct KeyScores {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int k = first_key + 8 * r;
-      if (k >= tile.keys) continue;
+      if (k >= end_key) continue;
       write_row(to + k * stride[0] + head * stride[1] + first_column, x, r, 1);
     }
   }

@@ -55,7 +55,7 @@ __device__ void fetch(const BackwardParams& p, const Shared<D, DV>& mem, int row
   load_tile<DV, queries>(mem.g(), &p.grad, mem.resident(), head, row);
   for (int i = begin; i < end; ++i) {
     const int stage = (i - begin) % S::stages, turn = (i - begin) / S::stages & 1;
-    const int key = p.tile.tiles.entries[i].block * S::keys;
+    const int key = p.tile.tiles.entries[i].col;
     barrier_wait(mem.free(stage), turn ^ 1);
     barrier_expect(mem.full(stage), S::k_bytes + S::v_bytes);
     load_tile<D, S::keys>(mem.k(stage), &p.k, mem.full(stage), key_head, key);
@@ -69,7 +69,7 @@ struct Consumer {
   static constexpr int n = S::keys / 2;
   const BackwardParams& p;
   const Shared<D, DV>& mem;
-  int block_row, row, head, first_column;
+  int block_row, row_end, row, head, first_column;
   /// lse in powers of two, +inf where there is no gradient; scale Delta.
   float lse[2], delta[2];
   float s[n], t[n], dq[D / 2];
@@ -119,8 +119,8 @@ struct Consumer {
   }
   __device__ __forceinline__ void gradient(const TileEntry& e, int stage) {
     if (e.flags & tile_holes) {
-      clear_holes<S::keys, (D + 63) / 64, consumers>(
-          p.tile.tiles, e, block_row, min(block_row + queries, p.tile.rows), mem.k(stage));
+      clear_holes<S::keys, (D + 63) / 64, consumers>(p.tile.tiles, e, block_row, row_end,
+                                                     mem.k(stage));
     }
     products_begin();
     product_pb<S::keys>(dq, fragments, shared_address(mem.k(stage)));
@@ -149,7 +149,7 @@ struct Consumer {
     }
     if (e.flags & tile_partial) {
       uint32_t bits[2];
-      visible_cells<n>(p.tile.tiles, e, row, e.block * S::keys + first_column, bits);
+      visible_cells<n>(p.tile.tiles, e, row, e.col + first_column, bits);
 #pragma unroll
       for (int i = 0; i < n; ++i) s[i] = is_visible(bits, i) ? s[i] : 0;
     }
@@ -163,7 +163,7 @@ struct Consumer {
   __device__ void store() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (row + 8 * r < p.tile.rows) write_row(row_of_dq(r), dq, r, 1);
+      if (row + 8 * r < row_end) write_row(row_of_dq(r), dq, r, 1);
     }
   }
 
@@ -171,8 +171,7 @@ struct Consumer {
     const TileEntry* entries = p.tile.tiles.entries;
     statistics();
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      read_row(dq, row_of_dq(r), r, !p.fresh_dq && row + 8 * r < p.tile.rows);
+    for (int r = 0; r < 2; ++r) read_row(dq, row_of_dq(r), r, !p.fresh_dq && row + 8 * r < row_end);
     barrier_wait(mem.resident(), 0);
     load_resident();
     TileEntry e = entries[begin];
@@ -211,7 +210,7 @@ __global__ void __launch_bounds__(threads, 1)
   using S = Shape<D, DV>;
   extern __shared__ char raw[];
   const Shared<D, DV> mem(raw);
-  const Item item = item_of(p.tile, p.tile.heads, queries, static_cast<int>(blockIdx.x));
+  const Item item = item_of(p.tile, p.tile.heads, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
     barrier_init(mem.resident(), 1);
     for (int s = 0; s < S::stages; ++s) {
@@ -227,8 +226,8 @@ __global__ void __launch_bounds__(threads, 1)
   } else {
     take_registers<240>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Consumer<D, DV, capped> c{p,         mem,         item.row, item.row + warp * 16 + lane / 4,
-                              item.head, lane % 4 * 2};
+    Consumer<D, DV, capped> c{
+        p, mem, item.row, item.row_end, item.row + warp * 16 + lane / 4, item.head, lane % 4 * 2};
     c.run(item.begin, item.end);
   }
 }

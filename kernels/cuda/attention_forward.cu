@@ -54,7 +54,7 @@ template <int D, int DV>
 __device__ void fetch(const ForwardParams& p, const Shared<D, DV>& mem) {
   using S = Shape<D, DV>;
   for (int n = 0, step = 0;; ++n) {
-    const Item item = draw(p.tile, p.tile.heads, queries, n);
+    const Item item = draw(p.tile, p.tile.heads, n);
     barrier_wait(mem.q_free(), n & 1 ^ 1);
     mem.item(n) = item;
     barrier_arrive(mem.drawn());
@@ -64,7 +64,7 @@ __device__ void fetch(const ForwardParams& p, const Shared<D, DV>& mem) {
     load_tile<D, queries>(mem.q(), &p.q, mem.q_full(), item.head, item.row);
     for (int i = item.begin; i < item.end; ++i, ++step) {
       const int stage = step % S::stages, turn = step / S::stages & 1;
-      const int key = p.tile.tiles.entries[i].block * S::keys;
+      const int key = p.tile.tiles.entries[i].col;
       barrier_wait(mem.k_free(stage), turn ^ 1);
       barrier_expect(mem.k_full(stage), S::k_bytes);
       load_tile<D, S::keys>(mem.k(stage), &p.k, mem.k_full(stage), key_head, key);
@@ -145,13 +145,13 @@ __device__ __forceinline__ void apply_mask(const TileList& list, const TileEntry
 /// tile goes on as from an earlier block of keys (brief 1.2). Reading it here and not at the end
 /// hides the way to memory behind the first scores. `unit`: of raw scores in lse.
 template <int n>
-__device__ void resume(const ForwardParams& p, int row, int head, float (&o)[n], Rows& rows,
-                       float unit) {
+__device__ void resume(const ForwardParams& p, int row, int row_end, int head, float (&o)[n],
+                       Rows& rows, float unit) {
   const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int q = row + 8 * r;
-    const bool inside = !p.fresh && q < p.tile.rows;
+    const bool inside = !p.fresh && q < row_end;
     const float lse = inside ? p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] : -INFINITY;
     const bool live = lse > -INFINITY;
     read_row(o, p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, r, live);
@@ -162,8 +162,8 @@ __device__ void resume(const ForwardParams& p, int row, int head, float (&o)[n],
 
 /// Rows that this tile gave no weight stay as they are.
 template <int n>
-__device__ void store(const ForwardParams& p, int row, int head, const float (&o)[n], Rows& rows,
-                      float unit) {
+__device__ void store(const ForwardParams& p, int row, int row_end, int head, const float (&o)[n],
+                      const Rows& rows, float unit) {
   const int column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -172,7 +172,7 @@ __device__ void store(const ForwardParams& p, int row, int head, const float (&o
     sum += __shfl_xor_sync(~0u, sum, 2);
     const int q = row + 8 * r;
     const bool same = rows.top[r] == rows.start[r] && sum == 1;
-    if (q >= p.tile.rows || sum == 0 || same) continue;
+    if (q >= row_end || sum == 0 || same) continue;
     if (column == 0) {
       p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] = rows.top[r] * unit + logf(sum);
     }
@@ -204,8 +204,8 @@ struct Consumer {
     const int stage = step % S::stages;
     barrier_wait(mem.v_full(stage), step / S::stages & 1);
     if (e.flags & tile_holes) {
-      clear_holes<S::keys, (DV + 63) / 64, consumers>(
-          p.tile.tiles, e, item().row, min(item().row + queries, p.tile.rows), mem.v(stage));
+      clear_holes<S::keys, (DV + 63) / 64, consumers>(p.tile.tiles, e, item().row, item().row_end,
+                                                      mem.v(stage));
     }
     products_begin();
     product_pb<S::keys>(o, fragments, shared_address(mem.v(stage)));
@@ -217,7 +217,7 @@ struct Consumer {
       for (float& x : s) x = p.tile.softcap * tanh_fast(x * p.tile.scale / p.tile.softcap);
     }
     if (e.flags & tile_partial) {
-      apply_mask(p.tile.tiles, e, item().row + first_row, e.block * S::keys + first_column, s);
+      apply_mask(p.tile.tiles, e, item().row + first_row, e.col + first_column, s);
     }
     softmax(s, rows, scale);
   }
@@ -234,7 +234,7 @@ struct Consumer {
     const int begin = item().begin, end = item().end;
     step = same_in_warp(step);
     const TileEntry* entries = p.tile.tiles.entries;
-    resume(p, item().row + first_row, item().head, o, rows, scale * ln_2);
+    resume(p, item().row + first_row, item().row_end, item().head, o, rows, scale * ln_2);
     barrier_wait(mem.q_full(), number & 1);
     TileEntry e = entries[begin];
     scores(step);
@@ -267,7 +267,7 @@ struct Consumer {
     pin(o);
     release(mem.v_free(step % S::stages));
     ++step;
-    store(p, item().row + first_row, item().head, o, rows, scale * ln_2);
+    store(p, item().row + first_row, item().row_end, item().head, o, rows, scale * ln_2);
   }
 };
 

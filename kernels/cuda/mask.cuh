@@ -54,7 +54,7 @@ __device__ void clear_holes(const TileList& list, const TileEntry& e, int row0, 
                             char* tile) {
   const int thread = threadIdx.x % threads;
   for (int r = thread / 8; r < rows; r += threads / 8) {
-    const int col = e.block * rows + r;
+    const int col = e.col + r;
     bool seen = false;
     for (int b = 0; b < e.band_count; ++b) {
       const TileBand& band = list.bands[e.band_begin + b];
@@ -80,7 +80,6 @@ __device__ void clear_unseen(const TileList& list, int begin, int end, int row0,
   const int thread = threadIdx.x % threads;
   for (int r = thread / 8; r < rows; r += threads / 8) {
     const int row = row0 + r;
-    if (row >= list.rows) break;  // zeros from the copy engine
     bool seen = false;
     for (int i = begin; i < end && !seen; ++i) {
       const TileEntry& e = list.entries[i];
@@ -121,25 +120,25 @@ __device__ __forceinline__ void write_row(float* to, const float (&x)[n], int r,
 
 /// One block of rows of one head, with its list of entries. A head below 0: no more work.
 struct Item {
-  int row, head, begin, end;
+  int row, row_end, head, begin, end;
 };
-/// The i-th item of `rows` rows: blocks of one group of heads are neighbours.
-__device__ __forceinline__ Item item_of(const Tile& t, int heads, int rows, int i) {
+/// The i-th item: blocks of one group of heads are neighbours.
+__device__ __forceinline__ Item item_of(const Tile& t, int heads, int i) {
   const int size = t.heads_at_once * t.tiles.blocks;
   const int first = i / size * t.heads_at_once;
   const int here = min(t.heads_at_once, heads - first);
   const int rest = i % size, rank = rest / here;
-  return {t.tiles.order[rank] * rows, first + rest % here, t.tiles.begin[rank],
-          t.tiles.begin[rank + 1]};
+  const TileRows rows = t.tiles.rows[rank];
+  return {rows.begin, rows.end, first + rest % here, t.tiles.begin[rank], t.tiles.begin[rank + 1]};
 }
 
 /// The next item of a launch, by one thread of a thread block that drew `before` of them. Drawing
 /// spreads what a thread block costs over several items, and no multiprocessor that is slow or busy
 /// with another kernel holds up a share of the work.
-__device__ __forceinline__ Item draw(const Tile& t, int heads, int rows, int before) {
-  if (before >= t.items_at_most) return {0, -1, 0, 0};
+__device__ __forceinline__ Item draw(const Tile& t, int heads, int before) {
+  if (before >= t.items_at_most) return {0, 0, -1, 0, 0};
   const int i = atomicAdd(t.tiles.drawn, 1);
-  return i < t.items ? item_of(t, heads, rows, i) : Item{0, -1, 0, 0};
+  return i < t.items ? item_of(t, heads, i) : Item{0, 0, -1, 0, 0};
 }
 /// After its last draw; the last thread block leaves the counters as it found them.
 __device__ __forceinline__ void leave(const Tile& t) {

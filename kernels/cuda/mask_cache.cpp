@@ -67,24 +67,23 @@ TileList MaskCache::tiles(std::span<const ops::Band> mask, std::int64_t queries,
   const auto build = [&] {
     std::vector<TileBand> bands = narrow(mask, queries, keys);
     if (by_keys) bands = transposed(std::move(bands));
-    const TileIndex index =
-        index_tiles(bands, static_cast<int>(by_keys ? keys : queries),
-                    static_cast<int>(by_keys ? queries : keys), shape.resident, shape.streamed);
+    const TileIndex index = index_tiles(bands, static_cast<int>(by_keys ? keys : queries),
+                                        static_cast<int>(by_keys ? queries : keys), shape.resident,
+                                        shape.streamed, by_keys);
     Image image;
-    const std::size_t order = image.add(index.order), begin = image.add(index.begin);
+    const std::size_t rows = image.add(index.rows), begin = image.add(index.begin);
     const std::size_t entries = image.add(index.entries), list = image.add(index.bands);
     const std::size_t drawn = image.add(std::vector<int>{0, 0});
     Item item;
     item.buffer = image.upload(budget_, stream);
     auto* data = static_cast<std::byte*>(item.buffer.data());
-    item.list = {reinterpret_cast<const int*>(data + order),
+    item.list = {reinterpret_cast<const TileRows*>(data + rows),
                  reinterpret_cast<const int*>(data + begin),
                  reinterpret_cast<const TileEntry*>(data + entries),
                  reinterpret_cast<const TileBand*>(data + list),
                  reinterpret_cast<int*>(data + drawn),
-                 static_cast<int>(index.order.size()),
-                 static_cast<int>(index.entries.size()),
-                 static_cast<int>(by_keys ? keys : queries)};
+                 static_cast<int>(index.rows.size()),
+                 static_cast<int>(index.entries.size())};
     return item;
   };
   return find(mask, key, build).list;

@@ -2,7 +2,7 @@
 #include "kernels/cuda/mask_index.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 
 namespace tessera::kernels::cuda {
 namespace {
@@ -64,35 +64,42 @@ bool has_holes(const std::vector<TileBand>& bands, const Rect& block) {
   return done < block.col1;
 }
 
-/// (block of columns, band) pairs of one block of rows, by block.
-std::vector<std::pair<int, int>> meetings(std::span<const TileBand> mask, const Rect& strip,
-                                          int col_block) {
-  std::vector<std::pair<int, int>> found;
-  for (std::size_t b = 0; b < mask.size(); ++b) {
-    const Rect r = visible_part(mask[b], strip);
-    if (r.empty()) continue;
-    for (int c = r.col0 / col_block; c <= (r.col1 - 1) / col_block; ++c) {
-      found.emplace_back(c, static_cast<int>(b));
-    }
+/// A band and its visible part of a block of rows.
+struct Meeting {
+  TileBand band;
+  Rect part;
+};
+
+std::vector<Meeting> meetings(std::span<const TileBand> mask, const Rect& strip) {
+  std::vector<Meeting> found;
+  for (const TileBand& b : mask) {
+    const Rect r = visible_part(b, strip);
+    if (!r.empty()) found.push_back({b, r});
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::stable_sort(found, {}, [](const Meeting& m) { return m.part.col0; });
   return found;
 }
 
-void add_strip(std::span<const TileBand> mask, const Rect& strip, int row_block, int col_block,
+/// The first column from `col` on that some row of the strip sees; INT_MAX if there is none.
+int next_seen(const std::vector<Meeting>& found, int col) {
+  int next = std::numeric_limits<int>::max();
+  for (const Meeting& m : found) {
+    if (m.part.col1 > col) next = std::min(next, std::max(col, m.part.col0));
+  }
+  return next;
+}
+
+void add_strip(std::span<const TileBand> mask, const Rect& strip, int col_block, bool all_rows,
                TileIndex& out) {
-  const auto found = meetings(mask, strip, col_block);
-  for (std::size_t i = 0; i < found.size();) {
-    const int c = found[i].first;
-    const Rect block{strip.row0, strip.row1, c * col_block,
-                     std::min((c + 1) * col_block, strip.col1)};
+  const auto found = meetings(mask, strip);
+  for (int c = next_seen(found, 0); c < strip.col1; c = next_seen(found, c + col_block)) {
+    const Rect block{strip.row0, strip.row1, c, std::min(c + col_block, strip.col1)};
     std::vector<TileBand> bands;
-    for (; i < found.size() && found[i].first == c; ++i) {
-      bands.push_back(mask[static_cast<std::size_t>(found[i].second)]);
+    for (const Meeting& m : found) {
+      if (!visible_part(m.band, block).empty()) bands.push_back(m.band);
     }
-    const bool inside =
-        block.row1 - block.row0 == row_block && block.col1 - block.col0 == col_block;
-    if (inside && cover(bands, block)) {
+    const bool whole = all_rows && block.col1 - block.col0 == col_block;
+    if (whole && cover(bands, block)) {
       out.entries.push_back({c, 0, 0, 0});
       continue;
     }
@@ -101,6 +108,31 @@ void add_strip(std::span<const TileBand> mask, const Rect& strip, int row_block,
         {c, flags, static_cast<int>(out.bands.size()), static_cast<int>(bands.size())});
     out.bands.insert(out.bands.end(), bands.begin(), bands.end());
   }
+}
+
+/// [first, last + 1) of the columns that rows [row0, row1) see; {INT_MAX, 0} if none.
+std::pair<int, int> columns_of(std::span<const TileBand> mask, int row0, int row1, int cols) {
+  std::pair<int, int> hull{std::numeric_limits<int>::max(), 0};
+  for (const TileBand& b : mask) {
+    const Rect r = visible_part(b, {row0, row1, 0, cols});
+    if (r.empty()) continue;
+    hull = {std::min(hull.first, r.col0), std::max(hull.second, r.col1)};
+  }
+  return hull;
+}
+
+/// End of the block of rows that begins at `row`; edges: rows where bands begin and end, ascending.
+int block_end(std::span<const TileBand> mask, const std::vector<int>& edges, int row, int row_block,
+              int rows, int cols) {
+  const int end = std::min(row + row_block, rows);
+  for (auto e = std::ranges::upper_bound(edges, row); e != edges.end() && *e < end; ++e) {
+    // Short runs of rows are better off together: each block has its price.
+    if (e + 1 == edges.end() || e[1] - e[0] < row_block) continue;
+    const auto [first, last] = columns_of(mask, row, *e, cols);
+    const auto [next_first, next_last] = columns_of(mask, *e, end, cols);
+    if (last <= next_first || next_last <= first) return *e;
+  }
+  return end;
 }
 
 }  // namespace
@@ -125,21 +157,29 @@ std::vector<TileBand> transposed(std::vector<TileBand> bands) {
 }
 
 TileIndex index_tiles(std::span<const TileBand> mask, int rows, int cols, int row_block,
-                      int col_block) {
+                      int col_block, bool cut_rows_are_masked) {
+  std::vector<int> edges;
+  for (const TileBand& b : mask) edges.insert(edges.end(), {b.row0, b.row1});
+  std::ranges::sort(edges);
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
   TileIndex found, out;
-  std::vector<int> blocks, begin{0};
-  for (int r = 0; r < rows; r += row_block) {
-    add_strip(mask, {r, std::min(r + row_block, rows), 0, cols}, row_block, col_block, found);
-    begin.push_back(static_cast<int>(found.entries.size()));
-    if (begin.back() > *(begin.end() - 2)) blocks.push_back(r / row_block);
+  std::vector<std::size_t> blocks;
+  found.begin.push_back(0);
+  for (int r = 0; r < rows; r = found.rows.back().end) {
+    const int end = block_end(mask, edges, r, row_block, rows, cols);
+    found.rows.push_back({r, end});
+    add_strip(mask, {r, end, 0, cols}, col_block, !cut_rows_are_masked || end - r == row_block,
+              found);
+    found.begin.push_back(static_cast<int>(found.entries.size()));
+    if (found.begin.back() > *(found.begin.end() - 2)) blocks.push_back(found.rows.size() - 1);
   }
-  const auto work = [&](int b) { return begin[b + 1] - begin[b]; };
-  std::stable_sort(blocks.begin(), blocks.end(), [&](int a, int b) { return work(a) > work(b); });
+  const auto work = [&](std::size_t b) { return found.begin[b + 1] - found.begin[b]; };
+  std::ranges::stable_sort(blocks, std::ranges::greater{}, work);
   out.begin.push_back(0);
-  for (const int b : blocks) {
-    out.order.push_back(b);
-    out.entries.insert(out.entries.end(), found.entries.begin() + begin[b],
-                       found.entries.begin() + begin[b + 1]);
+  for (const std::size_t b : blocks) {
+    out.rows.push_back(found.rows[b]);
+    out.entries.insert(out.entries.end(), found.entries.begin() + found.begin[b],
+                       found.entries.begin() + found.begin[b + 1]);
     out.begin.push_back(static_cast<int>(out.entries.size()));
   }
   out.bands = std::move(found.bands);

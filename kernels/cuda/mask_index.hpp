@@ -13,7 +13,8 @@ namespace tessera::kernels::cuda {
 
 /// Host image of a TileList.
 struct TileIndex {
-  std::vector<int> order, begin;
+  std::vector<TileRows> rows;
+  std::vector<int> begin;
   std::vector<TileEntry> entries;
   std::vector<TileBand> bands;
 };
@@ -23,9 +24,11 @@ std::vector<TileBand> narrow(std::span<const ops::Band> mask, std::int64_t rows,
 /// Queries and keys change places.
 std::vector<TileBand> transposed(std::vector<TileBand> bands);
 
-/// Blocks of `row_block` x `col_block` of a mask of rows x cols. A block that reaches beyond the
-/// last column is never wholly visible.
+/// Blocks of `row_block` x `col_block` of a mask of rows x cols. Blocks of columns begin where
+/// there is something to see; a block of rows ends early where others begin that see none of its
+/// columns, as the next document does. A block that reaches beyond the last column is never wholly
+/// visible; one of fewer rows neither where `cut_rows_are_masked`: where sums run over the rows.
 TileIndex index_tiles(std::span<const TileBand> mask, int rows, int cols, int row_block,
-                      int col_block);
+                      int col_block, bool cut_rows_are_masked);
 
 }  // namespace tessera::kernels::cuda

@@ -52,20 +52,24 @@ enum TileFlags : int {
   tile_holes = 2     ///< some columns are seen by no row: what they hold must not be touched
 };
 
-/// One block of columns that a block of rows meets.
+/// One block of columns, `col` being the first, that a block of rows meets.
 struct TileEntry {
-  int block, flags, band_begin, band_count;
+  int col, flags, band_begin, band_count;
+};
+
+/// A block of rows.
+struct TileRows {
+  int begin, end;
 };
 
 /// For every block of rows with visible cells, most work first, its blocks of columns.
 struct TileList {
-  const int* order;          ///< [blocks] index of the block of rows
+  const TileRows* rows;      ///< [blocks]
   const int* begin;          ///< [blocks + 1] entries of the i-th in that order
   const TileEntry* entries;  ///< ascending blocks of columns
   const TileBand* bands;     ///< of the partial entries
   int* drawn;                ///< [2] items drawn, thread blocks that have left; 0 between launches
   int blocks, num_entries;
-  int rows;  ///< of the resident side
 };
 
 /// What all attention kernels share. heads: query heads; group: query heads of one key head.

@@ -2,7 +2,7 @@
 // The lists that kernels walk against a cell-by-cell look at the mask; needs no device.
 #include <gtest/gtest.h>
 
-#include <map>
+#include <algorithm>
 #include <random>
 
 #include "kernels/cuda/mask_index.hpp"
@@ -32,62 +32,82 @@ struct Cells {
     }
   }
   bool at(int i, int j) const { return i < rows && j < cols && visible[i * cols + j]; }
+  Cells flipped() const {
+    Cells out({}, cols, rows);
+    for (int i = 0; i < rows; ++i) {
+      for (int j = 0; j < cols; ++j) out.visible[j * rows + i] = at(i, j);
+    }
+    return out;
+  }
+  /// Clears a block; false if no cell of it was visible.
+  bool take(TileRows block, int col, int col_block) {
+    bool any = false;
+    for (int i = block.begin; i < block.end; ++i) {
+      for (int j = col; j < std::min(col + col_block, cols); ++j) {
+        any = any || at(i, j);
+        visible[i * cols + j] = 0;
+      }
+    }
+    return any;
+  }
 };
 
-/// Checks one block of the index against the cells; `flip` when rows of the index are keys.
-void check_block(const TileIndex& index, const TileEntry* entry, const Cells& cells, bool flip,
-                 int row0, int col0, int row_block, int col_block) {
-  const auto at = [&](int i, int j) { return flip ? cells.at(j, i) : cells.at(i, j); };
-  const int cols = flip ? cells.rows : cells.cols;
-  bool any = false, all = true, holes = false;
-  for (int j = col0; j < col0 + col_block; ++j) {
+/// What a cell-by-cell look says of a block.
+struct Seen {
+  bool all = true, holes = false;
+};
+
+Seen look_at(const TileIndex& index, const TileEntry& entry, const Cells& cells, TileRows rows,
+             int col_block) {
+  Seen out;
+  for (int j = entry.col; j < entry.col + col_block; ++j) {
     bool seen = false;
-    for (int i = row0; i < row0 + row_block; ++i) {
-      seen = seen || at(i, j);
-      any = any || at(i, j);
-      all = all && at(i, j);
-      if (!entry || !(entry->flags & tile_partial)) continue;
+    for (int i = rows.begin; i < rows.end; ++i) {
+      const bool visible = cells.at(i, j);
+      seen = seen || visible;
+      out.all = out.all && visible;
+      if (!(entry.flags & tile_partial)) continue;
       bool banded = false;
-      for (int b = 0; b < entry->band_count; ++b) {
-        banded = banded || in_band(index.bands[entry->band_begin + b], i, j);
+      for (int b = 0; b < entry.band_count; ++b) {
+        banded = banded || in_band(index.bands[entry.band_begin + b], i, j);
       }
-      ASSERT_EQ(banded, at(i, j)) << "cell " << i << ", " << j;
+      EXPECT_EQ(banded, visible) << "cell " << i << ", " << j;
     }
-    holes = holes || (j < cols && !seen);
+    out.holes = out.holes || (j < cells.cols && !seen);
   }
-  ASSERT_EQ(entry != nullptr, any) << "block at " << row0 << ", " << col0;
-  if (!entry) return;
-  EXPECT_EQ((entry->flags & tile_partial) == 0, all) << "block at " << row0 << ", " << col0;
-  EXPECT_EQ((entry->flags & tile_holes) != 0, holes) << "block at " << row0 << ", " << col0;
+  return out;
 }
 
+/// Every cell that is visible stands in one block, and what is said of each block is right.
 void check_index(std::span<const ops::Band> mask, int m, int n, bool by_keys, int row_block,
                  int col_block) {
-  const Cells cells(mask, m, n);
+  Cells cells(mask, m, n);
+  if (by_keys) cells = cells.flipped();
   std::vector<TileBand> bands = narrow(mask, m, n);
   if (by_keys) bands = transposed(std::move(bands));
-  const int rows = by_keys ? n : m, cols = by_keys ? m : n;
-  const TileIndex index = index_tiles(bands, rows, cols, row_block, col_block);
-  std::map<std::pair<int, int>, const TileEntry*> entries;
-  for (std::size_t i = 0; i < index.order.size(); ++i) {
+  const TileIndex index = index_tiles(bands, cells.rows, cells.cols, row_block, col_block, by_keys);
+  Cells left = cells;
+  for (std::size_t i = 0; i < index.rows.size(); ++i) {
+    const TileRows rows = index.rows[i];
+    ASSERT_LE(rows.end - rows.begin, row_block);
     ASSERT_LT(index.begin[i], index.begin[i + 1]) << "a block without work is listed";
     if (i > 0) {
       EXPECT_GE(index.begin[i] - index.begin[i - 1], index.begin[i + 1] - index.begin[i]);
     }
     for (int e = index.begin[i]; e < index.begin[i + 1]; ++e) {
+      const TileEntry& entry = index.entries[e];
       if (e > index.begin[i]) {
-        EXPECT_GT(index.entries[e].block, index.entries[e - 1].block);
+        EXPECT_GE(entry.col, index.entries[e - 1].col + col_block);
       }
-      entries[{index.order[i], index.entries[e].block}] = &index.entries[e];
+      SCOPED_TRACE(::testing::Message() << "block at " << rows.begin << ", " << entry.col);
+      const Seen seen = look_at(index, entry, cells, rows, col_block);
+      const bool whole = !by_keys || rows.end - rows.begin == row_block;
+      EXPECT_EQ((entry.flags & tile_partial) == 0, seen.all && whole);
+      EXPECT_EQ((entry.flags & tile_holes) != 0, seen.holes);
+      EXPECT_TRUE(left.take(rows, entry.col, col_block)) << "without a visible cell";
     }
   }
-  for (int r = 0; r * row_block < rows; ++r) {
-    for (int c = 0; c * col_block < cols; ++c) {
-      const auto found = entries.find({r, c});
-      check_block(index, found == entries.end() ? nullptr : found->second, cells, by_keys,
-                  r * row_block, c * col_block, row_block, col_block);
-    }
-  }
+  EXPECT_EQ(std::ranges::count(left.visible, 1), 0) << "cells that no block has";
 }
 
 TEST(gpu_mask_index, agrees_with_cells_for_random_bands) {
@@ -104,29 +124,52 @@ TEST(gpu_mask_index, agrees_with_cells_for_random_bands) {
 
 TEST(gpu_mask_index, causal_has_partial_blocks_on_the_diagonal_only) {
   const ops::Band causal{0, 1024, 0, 1024, -open, 0};
-  const TileIndex index = index_tiles(narrow({&causal, 1}, 1024, 1024), 1024, 1024, 128, 128);
+  const TileIndex index = index_tiles(narrow({&causal, 1}, 1024, 1024), 1024, 1024, 128, 128, true);
   EXPECT_EQ(index.entries.size(), 36u);
   const auto partial = std::ranges::count_if(index.entries, [](auto& e) { return e.flags != 0; });
   EXPECT_EQ(partial, 8);
-  EXPECT_EQ(index.order.front(), 7) << "the block with most work comes first";
+  EXPECT_EQ(index.rows.front().begin, 896) << "the block with most work comes first";
 }
 
 TEST(gpu_mask_index, bands_that_cover_a_block_together_make_it_whole) {
   // Rows 0 to 99 see keys 0 to 255, the others keys 128 to 383; a second pair meets on a diagonal.
   const std::vector<ops::Band> steps{{0, 100, 0, 256, -open, open},
                                      {100, 256, 128, 384, -open, open}};
-  const TileIndex index = index_tiles(narrow(steps, 256, 384), 256, 384, 128, 128);
+  const TileIndex index = index_tiles(narrow(steps, 256, 384), 256, 384, 128, 128, true);
   ASSERT_EQ(index.entries.size(), 5u);
-  EXPECT_EQ(index.order, (std::vector<int>{0, 1}));
+  EXPECT_EQ(index.rows[0].begin, 0);
   EXPECT_EQ(index.entries[0].flags, tile_partial) << "rows 0 to 99 of the first block";
   EXPECT_EQ(index.entries[1].flags, 0) << "both bands";
   EXPECT_EQ(index.entries[2].flags, tile_partial) << "rows 100 to 127";
   EXPECT_EQ(index.entries[3].flags, 0);
   EXPECT_EQ(index.bands.size(), 2u);
   const std::vector<ops::Band> halves{{0, 128, 0, 128, -open, 7}, {0, 128, 0, 128, 8, open}};
-  const TileIndex one = index_tiles(narrow(halves, 128, 128), 128, 128, 128, 128);
+  const TileIndex one = index_tiles(narrow(halves, 128, 128), 128, 128, 128, 128, true);
   ASSERT_EQ(one.entries.size(), 1u);
   EXPECT_EQ(one.entries[0].flags, 0);
+}
+
+TEST(gpu_mask_index, long_documents_have_blocks_of_their_own) {
+  // Of 300 and 212 tokens: 3 and 2 blocks of rows, 1 + 2 + 3 and 1 + 2 entries, none across.
+  const std::vector<ops::Band> two{{0, 300, 0, 300, -open, 0}, {300, 512, 300, 512, -open, 0}};
+  const TileIndex index = index_tiles(narrow(two, 512, 512), 512, 512, 128, 128, true);
+  ASSERT_EQ(index.rows.size(), 5u);
+  EXPECT_EQ(index.entries.size(), 9u);
+  for (std::size_t i = 0; i < index.rows.size(); ++i) {
+    const int begin = index.rows[i].begin, document = begin < 300 ? 0 : 300;
+    EXPECT_EQ((begin - document) % 128, 0);
+    EXPECT_LE(index.rows[i].end, begin < 300 ? 300 : 512);
+    for (int e = index.begin[i]; e < index.begin[i + 1]; ++e)
+      EXPECT_EQ((index.entries[e].col - document) % 128, 0);
+  }
+}
+
+TEST(gpu_mask_index, short_documents_share_blocks) {
+  std::vector<ops::Band> many;
+  for (int at = 0; at < 512; at += 32) many.push_back({at, at + 32, at, at + 32, -open, 0});
+  const TileIndex index = index_tiles(narrow(many, 512, 512), 512, 512, 128, 128, true);
+  EXPECT_EQ(index.rows.size(), 4u);
+  EXPECT_EQ(index.entries.size(), 4u);
 }
 
 }  // namespace
