@@ -54,7 +54,8 @@ struct KeyScores {
       }
     }
     if (e.flags & tile_partial) {
-      visible_cells<n>(tile.tiles, e, first_key, e.col + first_column, visible);
+      visible_cells<n>(tile.tiles.bands + e.band_begin, e.band_count, first_key,
+                       e.col + first_column, visible);
 #pragma unroll
       for (int i = 0; i < n; ++i) s[i] = is_visible(visible, i) ? s[i] : 0;
     }

@@ -149,7 +149,8 @@ struct Consumer {
     }
     if (e.flags & tile_partial) {
       uint32_t bits[2];
-      visible_cells<n>(p.tile.tiles, e, row, e.col + first_column, bits);
+      visible_cells<n>(p.tile.tiles.bands + e.band_begin, e.band_count, row, e.col + first_column,
+                       bits);
 #pragma unroll
       for (int i = 0; i < n; ++i) s[i] = is_visible(bits, i) ? s[i] : 0;
     }

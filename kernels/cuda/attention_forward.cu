@@ -20,7 +20,7 @@ struct Shape {
   static constexpr int k_bytes = tile_bytes<D, keys>;
   static constexpr int v_bytes = tile_bytes<DV, keys>;
   static constexpr int barriers = q_bytes + stages * (k_bytes + v_bytes);
-  static constexpr int bytes = barriers + 192 + 1024;  // 1024: to align the first tile
+  static constexpr int bytes = barriers + 256 + 1024;  // 1024: to align the first tile
   static_assert(bytes <= 232448, "shared memory of a Hopper block");
 };
 
@@ -40,6 +40,11 @@ struct Shared {
   }
   /// Of two in turn, so that consumers may look at theirs until they are done with it.
   __device__ Item& item(int n) const { return reinterpret_cast<Item*>(barrier(12))[n & 1]; }
+  /// First band of a partial block; of four in turn, as consumers look at it when its keys have
+  /// been given free, but not when those of the block after the next have.
+  __device__ TileBand& band(int step) const {
+    return reinterpret_cast<TileBand*>(barrier(18))[step % 4];
+  }
   __device__ uint64_t* drawn() const { return barrier(10); }
   __device__ uint64_t* q_free() const { return barrier(9); }
   __device__ uint64_t* q_full() const { return barrier(0); }
@@ -64,8 +69,10 @@ __device__ void fetch(const ForwardParams& p, const Shared<D, DV>& mem) {
     load_tile<D, queries>(mem.q(), &p.q, mem.q_full(), item.head, item.row);
     for (int i = item.begin; i < item.end; ++i, ++step) {
       const int stage = step % S::stages, turn = step / S::stages & 1;
-      const int key = p.tile.tiles.entries[i].col;
+      const TileEntry e = p.tile.tiles.entries[i];
+      const int key = e.col;
       barrier_wait(mem.k_free(stage), turn ^ 1);
+      if (e.flags & tile_partial) mem.band(step) = p.tile.tiles.bands[e.band_begin];
       barrier_expect(mem.k_full(stage), S::k_bytes);
       load_tile<D, S::keys>(mem.k(stage), &p.k, mem.k_full(stage), key_head, key);
       barrier_wait(mem.v_free(stage), turn ^ 1);
@@ -130,11 +137,14 @@ __device__ __forceinline__ void softmax(float (&s)[n], Rows& rows, float scale) 
   for (int r = 0; r < 2; ++r) rows.sum[r] = part[r][0] + part[r][1];
 }
 
+/// `near`: the first of the bands, in shared memory.
 template <int n>
-__device__ __forceinline__ void apply_mask(const TileList& list, const TileEntry& e, int row,
-                                           int first, float (&s)[n]) {
+__device__ __forceinline__ void apply_mask(const TileList& list, const TileEntry& e,
+                                           const TileBand& near, int row, int first,
+                                           float (&s)[n]) {
   uint32_t bits[2];
-  visible_cells<n>(list, e, row, first, bits);
+  visible_cells<n>(e.band_count == 1 ? &near : list.bands + e.band_begin, e.band_count, row, first,
+                   bits);
 #pragma unroll
   for (int i = 0; i < n; ++i) {
     if (!is_visible(bits, i)) s[i] = -INFINITY;
@@ -211,13 +221,13 @@ struct Consumer {
     product_pb<S::keys>(o, fragments, shared_address(mem.v(stage)));
     products_commit();
   }
-  __device__ __forceinline__ void weights(const TileEntry& e) {
+  __device__ __forceinline__ void weights(const TileEntry& e, int step) {
     if (p.tile.softcap > 0) {
 #pragma unroll
       for (float& x : s) x = p.tile.softcap * tanh_fast(x * p.tile.scale / p.tile.softcap);
     }
     if (e.flags & tile_partial) {
-      apply_mask(p.tile.tiles, e, item().row + first_row, e.col + first_column, s);
+      apply_mask(p.tile.tiles, e, mem.band(step), item().row + first_row, e.col + first_column, s);
     }
     softmax(s, rows, scale);
   }
@@ -242,7 +252,7 @@ struct Consumer {
     pin(s);
     release(mem.k_free(step % S::stages));
     if (end - begin == 1) release(mem.q_free());
-    weights(e);
+    weights(e, step);
     rescale();
     to_fragments(s, fragments);
     for (int i = begin + 1; i < end; ++i) {
@@ -255,7 +265,7 @@ struct Consumer {
       release(mem.k_free(step % S::stages));
       if (i + 1 == end) release(mem.q_free());
       e = next;
-      weights(e);
+      weights(e, step);
       products_wait<0>();
       pin(o);
       release(mem.v_free((step - 1) % S::stages));

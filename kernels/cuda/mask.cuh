@@ -35,11 +35,10 @@ __device__ __forceinline__ uint32_t visible_bits(const TileBand* bands, int coun
 
 /// Visible cells of the two rows (`row` and row + 8) of which a thread holds `n` scores.
 template <int n>
-__device__ __forceinline__ void visible_cells(const TileList& list, const TileEntry& e, int row,
-                                              int first, uint32_t (&bits)[2]) {
-  const TileBand* bands = list.bands + e.band_begin;
-  bits[0] = visible_bits<n / 2>(bands, e.band_count, row, first);
-  bits[1] = visible_bits<n / 2>(bands, e.band_count, row + 8, first);
+__device__ __forceinline__ void visible_cells(const TileBand* bands, int count, int row, int first,
+                                              uint32_t (&bits)[2]) {
+  bits[0] = visible_bits<n / 2>(bands, count, row, first);
+  bits[1] = visible_bits<n / 2>(bands, count, row + 8, first);
 }
 
 /// Is accumulator i (four for eight columns: two of the first row, two of the second) visible?
