@@ -139,8 +139,8 @@ template <int D, bool capped>
 struct Consumer : KeyScores<queries, capped> {
   using S = Shape<D>;
   using Base = KeyScores<queries, capped>;
-  using Base::n, Base::s, Base::t, Base::first_column, Base::probabilities, Base::score_gradient,
-      Base::resume, Base::store;
+  using Base::n, Base::s, Base::t, Base::first_column, Base::probabilities, Base::read_statistics,
+      Base::score_gradient, Base::resume, Base::store;
   const BackwardParams& p;
   const Shared<D>& mem;
   int number;  ///< of the item
@@ -192,11 +192,12 @@ struct Consumer : KeyScores<queries, capped> {
   /// dS^T of this warp's keys for both warpgroups. There are two tiles in turn: a warpgroup that
   /// shares step i has met the slopes of i - 1, which the other shared when its products of i - 2
   /// had been made.
-  __device__ __forceinline__ void share_slopes(const TileEntry& e, int step) {
+  __device__ __forceinline__ void share_slopes(const TileEntry& e, const float (&delta)[n / 2],
+                                               int step) {
     const int stage = step % S::stages, turn = step % 2;
     uint32_t slopes[n / 2];
     pin(t);
-    score_gradient(e, mem.lse(stage), mem.delta(stage));
+    score_gradient(e, mem.lse(stage), delta);
     to_fragments(s, slopes);
     store_fragments(shared_address(mem.slopes(turn)) + threadIdx.x / 32 * 16 * panel_bytes, slopes);
     publish_shared();
@@ -209,12 +210,15 @@ struct Consumer : KeyScores<queries, capped> {
     barrier_wait(mem.sums_free(group), step & 1 ^ 1);
     char* to = mem.sums(group);
     const int r = threadIdx.x % group_threads / 32 * 16 + threadIdx.x % 32 / 4;
+    // Odd rows take their columns in another order than even ones: what the rows of a warp write at
+    // one time would lie in half of the banks otherwise, swizzled as it is.
+    const bool odd = r % 2;
 #pragma unroll
     for (int i = 0; i < D / 4; i += 2) {
       const int line = (i / 16 * queries + r + i / 2 % 2 * 8) * panel_bytes;
-      const int piece = i / 4 % 4 * 2 + first_column / 4;
-      *reinterpret_cast<float2*>(to + line + ((piece ^ (r % 8)) * 16) + first_column % 4 * 4) = {
-          dq[i], dq[i + 1]};
+      const int piece = (i / 4 % 4 * 2 + first_column / 4) ^ (r % 2 * 4) ^ (r % 8);
+      *reinterpret_cast<float2*>(to + line + piece * 16 + first_column % 4 * 4) = {
+          odd ? dq[i ^ 8] : dq[i], odd ? dq[(i + 1) ^ 8] : dq[i + 1]};
     }
     if (threadIdx.x % group_threads == 0) mem.target(group) = {row, head};
     publish_shared();
@@ -236,14 +240,16 @@ struct Consumer : KeyScores<queries, capped> {
   }
   /// From the scores and their slopes, both under way, to dS^T in shared memory and the product
   /// of dV.
-  __device__ __forceinline__ void weigh(const TileEntry& e, int step) {
+  __device__ __forceinline__ void weigh(const TileEntry& e, const float (&lse)[n / 2], int step) {
     const int stage = step % S::stages;
     pin(s);
-    probabilities(e, mem.lse(stage));
+    probabilities(e, lse);
     to_fragments(s, weights);
     value_gradient(stage);
+    float delta[n / 2];
+    read_statistics(mem.delta(stage), delta);
     products_wait<1>();
-    share_slopes(e, step);
+    share_slopes(e, delta, step);
   }
 
   /// `step` counts the blocks of queries of this thread block. The products of dK, dQ and the next
@@ -262,8 +268,10 @@ struct Consumer : KeyScores<queries, capped> {
     meet_queries(e, step);
     scores(step % S::stages);
     score_slopes(step % S::stages);
+    float lse[n / 2];
+    read_statistics(mem.lse(step % S::stages), lse);
     products_wait<1>();
-    weigh(e, step);
+    weigh(e, lse, step);
     resume(dk, p.dk, p.dk_stride, mem.item(number).head, p.fresh_dk);
     for (int left = steps * p.tile.group - 1; left > 0; --left) {
       const int row = e.col, query_head = head;
@@ -281,10 +289,11 @@ struct Consumer : KeyScores<queries, capped> {
       pin(dq);
       hand_over(row, query_head, step - 1);
       score_slopes(step % S::stages);
+      read_statistics(mem.lse(step % S::stages), lse);
       products_wait<1>();
       pin(dk);
       release(mem.free((step - 1) % S::stages));
-      weigh(e, step);
+      weigh(e, lse, step);
     }
     query_gradient(step);
     key_gradient(step);

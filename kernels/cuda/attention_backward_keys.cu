@@ -78,8 +78,8 @@ template <int D, int DV, bool want_dk, bool want_dv, bool capped>
 struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   using S = Shape<D, DV>;
   using Base = KeyScores<S::queries, capped>;
-  using Base::end_key, Base::n, Base::s, Base::t, Base::probabilities, Base::score_gradient,
-      Base::resume, Base::store;
+  using Base::end_key, Base::n, Base::s, Base::t, Base::probabilities, Base::read_statistics,
+      Base::score_gradient, Base::resume, Base::store;
   const BackwardParams& p;
   const Shared<D, DV>& mem;
   int block_key, head;
@@ -138,7 +138,9 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
     if constexpr (want_dv) to_fragments(s, weights);
     if constexpr (want_dk) {
       pin(t);
-      score_gradient(e, mem.lse(stage), mem.delta(stage));
+      float delta[n / 2];
+      read_statistics(mem.delta(stage), delta);
+      score_gradient(e, mem.lse(stage), delta);
       to_fragments(s, slopes);
     }
   }
@@ -155,9 +157,11 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
     if (e.flags & tile_holes) clear(e, 0);
     scores(0);
     score_slopes(0);
+    float lse[n / 2];
+    read_statistics(mem.lse(0), lse);
     products_wait<0>();
     pin(s);
-    probabilities(e, mem.lse(0));
+    probabilities(e, lse);
     operands(e, 0);
     if constexpr (want_dk) resume(dk, p.dk, p.dk_stride, head, p.fresh_dk);
     for (int i = 1; i < total; ++i) {
@@ -167,6 +171,7 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
       next = entries[at];
       barrier_wait(mem.full(stage), i / S::stages & 1);
       if (e.flags & tile_holes) clear(e, stage);
+      read_statistics(mem.lse(stage), lse);
       if constexpr (roomy) {
         scores(stage);
         score_slopes(stage);
@@ -180,7 +185,7 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
         products_wait<1>();
       }
       pin(s);
-      probabilities(e, mem.lse(stage));
+      probabilities(e, lse);
       products_wait<0>();
       pin(dk);
       pin(dv);

@@ -40,17 +40,25 @@ struct KeyScores {
   float s[n], t[n];
   uint32_t visible[2];  ///< cells of a partial block
 
+  /// Of the queries whose scores this thread holds. They are read while products are under way:
+  /// these keep shared memory so busy that it answers late.
+  __device__ __forceinline__ void read_statistics(const float* from, float (&to)[n / 2]) const {
+#pragma unroll
+    for (int i = 0; i < n / 2; i += 2) {
+      const float2 x = *reinterpret_cast<const float2*>(from + i * 4 + first_column);
+      to[i] = x.x;
+      to[i + 1] = x.y;
+    }
+  }
   /// Scores become probabilities, 0 where masked.
-  __device__ __forceinline__ void probabilities(const TileEntry& e, const float* lse) {
+  __device__ __forceinline__ void probabilities(const TileEntry& e, const float (&lse)[n / 2]) {
     const float scale = tile.scale * log2_e, cap = tile.softcap;
 #pragma unroll
     for (int i = 0; i < n; i += 4) {
-      const float2 l = *reinterpret_cast<const float2*>(lse + i / 4 * 8 + first_column);
 #pragma unroll
       for (int j = i; j < i + 4; ++j) {
-        const float shift = j % 2 ? l.y : l.x;
         if constexpr (capped) s[j] = cap / tile.scale * tanh_fast(s[j] * tile.scale / cap);
-        s[j] = exp2_fast(s[j] * scale - shift);
+        s[j] = exp2_fast(s[j] * scale - lse[i / 2 + j % 2]);
       }
     }
     if (e.flags & tile_partial) {
@@ -63,14 +71,13 @@ struct KeyScores {
   /// s = P^T becomes scale dS^T = P^T (scale dP^T - scale Delta), so that products with it are
   /// dK and dQ; with a cap, its slope is worked out from P: cap tanh(x) = ln P + lse.
   __device__ __forceinline__ void score_gradient(const TileEntry& e, const float* lse,
-                                                 const float* delta) {
+                                                 const float (&delta)[n / 2]) {
     const float cap = tile.softcap;
 #pragma unroll
     for (int i = 0; i < n; i += 4) {
-      const float2 d = *reinterpret_cast<const float2*>(delta + i / 4 * 8 + first_column);
 #pragma unroll
       for (int j = i; j < i + 4; ++j) {
-        float slope = tile.scale * t[j] - (j % 2 ? d.y : d.x);
+        float slope = tile.scale * t[j] - delta[i / 2 + j % 2];
         if constexpr (capped) {
           const float l = lse[i / 4 * 8 + first_column + j % 2];
           const float x = (log2f(s[j]) + l) * ln_2 / cap;
