@@ -13,9 +13,9 @@ namespace {
 using Resident = MaskCache::Resident;
 
 constexpr std::int64_t most_rows = std::int64_t{1} << 30;  ///< positions are 32 bit in kernels
-/// Entries after which a thread block gives its multiprocessor back, about a quarter of a
-/// millisecond, so that kernels of other streams (those of NCCL) get their turn.
-constexpr std::int64_t steps_at_most = 128;
+/// Entries after which a thread block gives its multiprocessor back, about half a millisecond, so
+/// that kernels of other streams (those of NCCL) get their turn.
+constexpr std::int64_t steps_at_most = 256;
 constexpr std::int64_t cache_bytes = 24 << 20;  ///< of the L2, for streamed operands
 
 cudaStream_t stream_of(const ops::Call& call) { return static_cast<cudaStream_t>(call.stream); }
@@ -188,28 +188,38 @@ void one_pass_backward(const ops::Call& call, MaskCache& masks) {
   launch(call, masks, p, Resident::keys, launch_backward, "attention.backward");
 }
 
-/// Every query sees a key.
-bool all_rows_see(const ops::Call& call) {
-  const std::int64_t m = call.args[0].shape[0];
-  for (std::int64_t q = 0; q < m; ++q)
-    if (!std::ranges::any_of(call.attributes.mask,
-                             [&](const ops::Band& b) { return b.keys_of(q).size() > 0; }))
-      return false;
-  return m > 0;
+/// Whether the ranges, in any order and overlapping or not, cover [0, n).
+bool cover(std::vector<Range> ranges, std::int64_t n) {
+  std::erase_if(ranges, [](const Range& r) { return r.empty(); });
+  std::ranges::sort(ranges, {}, &Range::begin);
+  std::int64_t end = 0;
+  for (const Range& r : ranges) {
+    if (r.begin > end) break;
+    end = std::max(end, r.end);
+  }
+  return n > 0 && end >= n;
 }
 
-/// Every key is seen by a query.
+/// Every query sees a key. Those that see one of a band are a range.
+bool all_rows_see(const ops::Call& call) {
+  std::vector<Range> rows;
+  for (const ops::Band& b : call.attributes.mask) {
+    if (b.k0 >= b.k1 || b.lo > b.hi) continue;
+    rows.push_back({b.hi >= ops::Band::unbounded ? b.q0 : std::max(b.q0, b.k0 - b.hi),
+                    b.lo <= -ops::Band::unbounded ? b.q1 : std::min(b.q1, b.k1 - b.lo)});
+  }
+  return cover(std::move(rows), call.args[0].shape[0]);
+}
+
+/// Every key is seen by a query. Those of a band are a range.
 bool all_keys_are_seen(const ops::Call& call) {
-  const std::int64_t n = call.args[1].shape[0];
-  const auto sees = [](const ops::Band& b, std::int64_t k) {
-    const std::int64_t first = b.hi >= ops::Band::unbounded ? b.q0 : std::max(b.q0, k - b.hi);
-    const std::int64_t last = b.lo <= -ops::Band::unbounded ? b.q1 : std::min(b.q1, k - b.lo + 1);
-    return k >= b.k0 && k < b.k1 && first < last;
-  };
-  for (std::int64_t k = 0; k < n; ++k)
-    if (!std::ranges::any_of(call.attributes.mask, [&](const ops::Band& b) { return sees(b, k); }))
-      return false;
-  return n > 0;
+  std::vector<Range> keys;
+  for (const ops::Band& b : call.attributes.mask) {
+    if (b.q0 >= b.q1 || b.lo > b.hi) continue;
+    keys.push_back({b.lo <= -ops::Band::unbounded ? b.k0 : std::max(b.k0, b.q0 + b.lo),
+                    b.hi >= ops::Band::unbounded ? b.k1 : std::min(b.k1, b.q1 + b.hi)});
+  }
+  return cover(std::move(keys), call.args[1].shape[0]);
 }
 
 bool forward_overwrites(const ops::Call& call, std::size_t argument) {

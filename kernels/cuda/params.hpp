@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 namespace tessera::kernels::cuda {
 
@@ -19,10 +20,17 @@ struct View {
   int64_t shape[3], stride[3];
 };
 
-cudaError_t launch_zero(const View& x, cudaStream_t stream);
-/// y = x, or y += x; shapes are equal, types may differ.
-cudaError_t launch_copy(const View& x, const View& y, cudaStream_t stream);
-cudaError_t launch_add(const View& x, const View& y, cudaStream_t stream);
+/// Two tensors of one shape; types may differ.
+struct Pair {
+  View x, y;
+};
+
+/// x = 0 for all x; y = x, or y += x, for all pairs: one launch for each 24 of them.
+cudaError_t launch_zero(std::span<const View> x, cudaStream_t stream);
+cudaError_t launch_copy(std::span<const Pair> pairs, cudaStream_t stream);
+cudaError_t launch_add(std::span<const Pair> pairs, cudaStream_t stream);
+/// y = the sum of 1 to 64 terms of one type, whatever y held.
+cudaError_t launch_sum(std::span<const View> terms, const View& y, cudaStream_t stream);
 
 /// Partial output o[token, head, dim] and statistics lse[head, token] of one element type.
 struct State {

@@ -15,6 +15,16 @@ using Args = const std::vector<TensorRef>&;
 
 View arg(Args a, std::size_t i) { return cuda::view(a[i]); }
 cuda::State state(Args a, std::size_t i) { return {arg(a, i), arg(a, i + 1)}; }
+std::vector<View> views(Args a) {
+  std::vector<View> out;
+  for (const TensorRef& t : a) out.push_back(cuda::view(t));
+  return out;
+}
+std::vector<cuda::Pair> pairs(Args a) {
+  std::vector<cuda::Pair> out;
+  for (std::size_t i = 0; i < a.size(); i += 2) out.push_back({arg(a, i), arg(a, i + 1)});
+  return out;
+}
 
 }  // namespace
 
@@ -39,11 +49,13 @@ void register_cuda(ops::Registry& registry, Budget& budget) {
     return cuda::launch_sink_grad(arg(a, 0), arg(a, 1), arg(a, 2), arg(a, 3), s);
   });
   add("attention.reset", [](Args a, cudaStream_t s) { return cuda::launch_reset(state(a, 0), s); });
-  add("tensor.zero", [](Args a, cudaStream_t s) { return cuda::launch_zero(arg(a, 0), s); });
-  add("tensor.copy",
-      [](Args a, cudaStream_t s) { return cuda::launch_copy(arg(a, 0), arg(a, 1), s); });
-  add("tensor.add",
-      [](Args a, cudaStream_t s) { return cuda::launch_add(arg(a, 0), arg(a, 1), s); });
+  add("tensor.zero", [](Args a, cudaStream_t s) { return cuda::launch_zero(views(a), s); });
+  add("tensor.copy", [](Args a, cudaStream_t s) { return cuda::launch_copy(pairs(a), s); });
+  add("tensor.add", [](Args a, cudaStream_t s) { return cuda::launch_add(pairs(a), s); });
+  add("tensor.sum", [](Args a, cudaStream_t s) {
+    const auto all = views(a);
+    return cuda::launch_sum(std::span(all).first(all.size() - 1), all.back(), s);
+  });
   cuda::add_cudnn(registry, budget);
   cuda::add_attention(registry, std::make_shared<cuda::MaskCache>(budget));
 }

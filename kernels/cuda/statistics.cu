@@ -1,22 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merge of partial outputs, Delta, sink and reset (attention brief 1.2 to 1.4): a warp for each
-// row of one head, memory bound. Rows of weight zero are not read, whatever they hold.
+// Merge of partial outputs, Delta, sink and reset (attention brief 1.2 to 1.4), memory bound: a
+// warp for four tokens of one head, all of them under way at once; lane i looks after the
+// statistics of the i-th. Rows of weight zero are not read, whatever they hold.
 #include "kernels/cuda/elements.cuh"
 
 namespace tessera::kernels::cuda {
 namespace {
 
-constexpr int threads = 256;
+constexpr int threads = 256, warps = threads / 32;
+constexpr int at_once = 4;  // rows of a warp
 
-/// Row of this warp: token and head; neighbours in a block are heads of one token.
-struct Row {
-  int64_t token, head;
-  bool exists;
+/// How the warps of a block share heads and tokens: neighbours are heads of the same tokens, whose
+/// rows lie side by side.
+struct Split {
+  unsigned head_blocks;
+  int heads_log2;  // of the heads of a block
+
+  explicit Split(const View& o) : heads_log2(0) {
+    while (heads_log2 < 3 && o.shape[1] > 1 << heads_log2) ++heads_log2;
+    head_blocks = static_cast<unsigned>(((o.shape[1] - 1) >> heads_log2) + 1);
+  }
+  unsigned blocks(const View& o) const {
+    const int64_t tokens = (warps >> heads_log2) * at_once;
+    return static_cast<unsigned>((o.shape[0] + tokens - 1) / tokens) * head_blocks;
+  }
 };
-__device__ __forceinline__ Row row_of(int64_t tokens, int64_t heads) {
-  const int64_t row = blockIdx.x * int64_t{threads / 32} + threadIdx.x / 32;
-  return {row / heads, row % heads, row < tokens * heads};
-}
+static_assert(warps == 1 << 3, "heads_log2 is at most 3");
+
+/// Rows of this warp: `count` tokens from `token` on, of one head; count may be 0.
+struct Rows {
+  int64_t token, head;
+  int count, lane;
+
+  __device__ __forceinline__ Rows(const Split& split, const View& o) {
+    const int warp = threadIdx.x / 32;
+    const unsigned block = blockIdx.x / split.head_blocks;
+    lane = threadIdx.x % 32;
+    head = (int64_t{blockIdx.x - block * split.head_blocks} << split.heads_log2) +
+           (warp & ((1 << split.heads_log2) - 1));
+    token = (int64_t{block} * (warps >> split.heads_log2) + (warp >> split.heads_log2)) * at_once;
+    const int64_t left = head < o.shape[1] ? o.shape[0] - token : 0;
+    count = static_cast<int>(left < at_once ? (left < 0 ? 0 : left) : at_once);
+  }
+  /// Lanes with a row of their own, and the token of that.
+  __device__ __forceinline__ bool own() const { return lane < count; }
+  __device__ __forceinline__ int64_t own_token() const { return token + lane; }
+};
 
 template <class T>
 __device__ __forceinline__ T* at(const View& x, int64_t i, int64_t j) {
@@ -26,95 +55,157 @@ __device__ __forceinline__ T* at(const View& x, int64_t i, int64_t j) {
 template <class A>
 constexpr A empty = -static_cast<A>(INFINITY);
 
-/// o <- keep o + take in over one row, a factor of 0 not reading its side.
-template <class A, int n, class X = A>
-__device__ __forceinline__ void blend(const X* in, A* o, int64_t dim, A keep, A take) {
-  for (int64_t c = threadIdx.x % 32 * n; c < dim; c += 32 * n) {
-    Pack<X, n> x{};
-    Pack<A, n> y{};
-    if (take != 0) x = *reinterpret_cast<const Pack<X, n>*>(in + c);
-    if (keep != 0) y = *reinterpret_cast<const Pack<A, n>*>(o + c);
+/// o <- keep o + take in over the rows of a warp, a factor of 0 not reading its side. Lane i holds
+/// the factors of the i-th row; (1, 0) leaves it as it is.
+template <class X, class A, int n>
+__device__ __forceinline__ void blend(const Rows& rows, const View* in, const View& out, A keep,
+                                      A take) {
+  A keeps[at_once], takes[at_once];
+  bool changes[at_once];
 #pragma unroll
-    for (int e = 0; e < n; ++e) y.at[e] = keep * y.at[e] + take * convert<A>(x.at[e]);
-    *reinterpret_cast<Pack<A, n>*>(o + c) = y;
+  for (int r = 0; r < at_once; ++r) {
+    keeps[r] = __shfl_sync(~0u, keep, r);
+    takes[r] = __shfl_sync(~0u, take, r);
+    changes[r] = r < rows.count && (keeps[r] != 1 || takes[r] != 0);
+  }
+  A* o = at<A>(out, rows.token, rows.head);
+  const X* from = in ? at<X>(*in, rows.token, rows.head) : nullptr;
+  for (int64_t c = rows.lane * n; c < out.shape[2]; c += 32 * n) {
+    Pack<X, n> x[at_once]{};
+    Pack<A, n> y[at_once]{};
+#pragma unroll
+    for (int r = 0; r < at_once; ++r) {
+      if (changes[r] && takes[r] != 0)
+        x[r] = *reinterpret_cast<const Pack<X, n>*>(from + r * in->stride[0] + c);
+      if (changes[r] && keeps[r] != 0)
+        y[r] = *reinterpret_cast<const Pack<A, n>*>(o + r * out.stride[0] + c);
+    }
+#pragma unroll
+    for (int r = 0; r < at_once; ++r) {
+      if (!changes[r]) continue;
+#pragma unroll
+      for (int e = 0; e < n; ++e)
+        y[r].at[e] = keeps[r] * y[r].at[e] + takes[r] * convert<A>(x[r].at[e]);
+      *reinterpret_cast<Pack<A, n>*>(o + r * out.stride[0] + c) = y[r];
+    }
   }
 }
 
 template <class X, class A, int n>
-__global__ void __launch_bounds__(threads) merge_kernel(State in, State acc) {
-  const Row r = row_of(acc.o.shape[0], acc.o.shape[1]);
-  if (!r.exists) return;
-  A* lse = at<A>(acc.lse, r.head, r.token);
-  const A before = *lse, other = *at<A>(in.lse, r.head, r.token);
-  __syncwarp();
-  if (before == empty<A> && other == empty<A>) return;
-  const A top = before > other ? before : other;
-  const A w = exp(before - top), w_in = exp(other - top);
-  if (w_in == 0) return;  // nothing is added and the statistics stay
-  blend<A, n>(at<X>(in.o, r.token, r.head), at<A>(acc.o, r.token, r.head), acc.o.shape[2],
-              w / (w + w_in), w_in / (w + w_in));
-  if (threadIdx.x % 32 == 0) *lse = top + log(w + w_in);
+__global__ void __launch_bounds__(threads) merge_kernel(State in, State acc, Split split) {
+  const Rows rows(split, acc.o);
+  A keep = 1, take = 0;
+  if (rows.own()) {
+    A* lse = at<A>(acc.lse, rows.head, rows.own_token());
+    const A before = *lse, other = *at<A>(in.lse, rows.head, rows.own_token());
+    const A top = before > other ? before : other;
+    const A w = exp(before - top), w_in = exp(other - top);
+    if (other != empty<A> && w_in != 0) {  // else nothing is added and the statistics stay
+      keep = w / (w + w_in);
+      take = w_in / (w + w_in);
+      *lse = top + log(w + w_in);
+    }
+  }
+  blend<X, A, n>(rows, &in.o, acc.o, keep, take);
 }
 
 template <class A, int n>
-__global__ void __launch_bounds__(threads) sink_kernel(View sink, State acc) {
-  const Row r = row_of(acc.o.shape[0], acc.o.shape[1]);
-  if (!r.exists) return;
-  A* lse = at<A>(acc.lse, r.head, r.token);
-  const A before = *lse, z = *at<A>(sink, r.head, 0);
-  __syncwarp();
-  if (before == empty<A> && z == empty<A>) return;
-  const A top = before > z ? before : z;
-  const A after = top + log(exp(before - top) + exp(z - top));
-  blend<A, n, A>(nullptr, at<A>(acc.o, r.token, r.head), acc.o.shape[2], exp(before - after), A(0));
-  if (threadIdx.x % 32 == 0) *lse = after;
+__global__ void __launch_bounds__(threads) sink_kernel(View sink, State acc, Split split) {
+  const Rows rows(split, acc.o);
+  A keep = 1;
+  if (rows.own()) {
+    A* lse = at<A>(acc.lse, rows.head, rows.own_token());
+    const A before = *lse, z = *at<A>(sink, rows.head, 0);
+    const A top = before > z ? before : z;
+    if (top != empty<A>) {
+      const A after = top + log(exp(before - top) + exp(z - top));
+      keep = exp(before - after);
+      *lse = after;
+    }
+  }
+  blend<A, A, n>(rows, nullptr, acc.o, keep, A(0));
 }
 
 template <class A, int n>
-__global__ void __launch_bounds__(threads) reset_kernel(State out) {
-  const Row r = row_of(out.o.shape[0], out.o.shape[1]);
-  if (!r.exists) return;
-  blend<A, n, A>(nullptr, at<A>(out.o, r.token, r.head), out.o.shape[2], A(0), A(0));
-  if (threadIdx.x % 32 == 0) *at<A>(out.lse, r.head, r.token) = empty<A>;
+__global__ void __launch_bounds__(threads) reset_kernel(State out, Split split) {
+  const Rows rows(split, out.o);
+  blend<A, A, n>(rows, nullptr, out.o, A(0), A(0));
+  if (rows.own()) *at<A>(out.lse, rows.head, rows.own_token()) = empty<A>;
+}
+
+/// The i-th of the numbers in lane i.
+template <class A>
+__device__ __forceinline__ A own_of(const Rows& rows, const A (&all)[at_once]) {
+  A mine = all[0];
+#pragma unroll
+  for (int r = 1; r < at_once; ++r) mine = rows.lane == r ? all[r] : mine;
+  return mine;
 }
 
 template <class X, class Y, int n>
-__global__ void __launch_bounds__(threads) delta_kernel(View o, View grad, View delta) {
+__global__ void __launch_bounds__(threads)
+    delta_kernel(View o, View grad, View delta, Split split) {
   using A = Sum<X>;
-  const Row r = row_of(o.shape[0], o.shape[1]);
-  if (!r.exists) return;
-  const X* x = at<X>(o, r.token, r.head);
-  const Y* y = at<Y>(grad, r.token, r.head);
-  A sum = 0;
-  for (int64_t c = threadIdx.x % 32 * n; c < o.shape[2]; c += 32 * n) {
-    const auto a = *reinterpret_cast<const Pack<X, n>*>(x + c);
-    const auto b = *reinterpret_cast<const Pack<Y, n>*>(y + c);
+  const Rows rows(split, o);
+  const X* x = at<X>(o, rows.token, rows.head);
+  const Y* y = at<Y>(grad, rows.token, rows.head);
+  A sum[at_once]{};
+  for (int64_t c = rows.lane * n; c < o.shape[2]; c += 32 * n) {
+    Pack<X, n> a[at_once]{};
+    Pack<Y, n> b[at_once]{};
 #pragma unroll
-    for (int e = 0; e < n; ++e) sum += convert<A>(a.at[e]) * convert<A>(b.at[e]);
+    for (int r = 0; r < at_once; ++r) {
+      if (r >= rows.count) continue;
+      a[r] = *reinterpret_cast<const Pack<X, n>*>(x + r * o.stride[0] + c);
+      b[r] = *reinterpret_cast<const Pack<Y, n>*>(y + r * grad.stride[0] + c);
+    }
+#pragma unroll
+    for (int r = 0; r < at_once; ++r) {
+#pragma unroll
+      for (int e = 0; e < n; ++e) sum[r] += convert<A>(a[r].at[e]) * convert<A>(b[r].at[e]);
+    }
   }
-  sum = warp_sum(sum);
-  if (threadIdx.x % 32 == 0) *at<A>(delta, r.head, r.token) = sum;
+#pragma unroll
+  for (int r = 0; r < at_once; ++r) sum[r] = warp_sum(sum[r]);
+  if (rows.own()) *at<A>(delta, rows.head, rows.own_token()) = own_of(rows, sum);
 }
 
+/// o = factor grad of each row, with |grad|^2 in a first pass; the second finds its rows in a
+/// cache.
 template <class T, int n>
-__global__ void __launch_bounds__(threads) output_of_delta_kernel(View grad, View delta, View o) {
-  const Row r = row_of(o.shape[0], o.shape[1]);
-  if (!r.exists) return;
-  const T* g = at<T>(grad, r.token, r.head);
-  T* out = at<T>(o, r.token, r.head);
-  float square = 0;
-  for (int64_t c = threadIdx.x % 32 * n; c < o.shape[2]; c += 32 * n) {
-    const auto x = *reinterpret_cast<const Pack<T, n>*>(g + c);
+__global__ void __launch_bounds__(threads)
+    output_of_delta_kernel(View grad, View delta, View o, Split split) {
+  const Rows rows(split, o);
+  const T* g = at<T>(grad, rows.token, rows.head);
+  T* out = at<T>(o, rows.token, rows.head);
+  float square[at_once]{};
+  for (int64_t c = rows.lane * n; c < o.shape[2]; c += 32 * n) {
+    Pack<T, n> x[at_once]{};
 #pragma unroll
-    for (int e = 0; e < n; ++e) square += convert<float>(x.at[e]) * convert<float>(x.at[e]);
+    for (int r = 0; r < at_once; ++r)
+      if (r < rows.count) x[r] = *reinterpret_cast<const Pack<T, n>*>(g + r * grad.stride[0] + c);
+#pragma unroll
+    for (int r = 0; r < at_once; ++r) {
+#pragma unroll
+      for (int e = 0; e < n; ++e)
+        square[r] += convert<float>(x[r].at[e]) * convert<float>(x[r].at[e]);
+    }
   }
-  square = warp_sum(square);
-  const float factor = square > 0 ? *at<float>(delta, r.head, r.token) / square : 0;
-  for (int64_t c = threadIdx.x % 32 * n; c < o.shape[2]; c += 32 * n) {
-    auto x = *reinterpret_cast<const Pack<T, n>*>(g + c);
 #pragma unroll
-    for (int e = 0; e < n; ++e) x.at[e] = convert<T>(factor * convert<float>(x.at[e]));
-    *reinterpret_cast<Pack<T, n>*>(out + c) = x;
+  for (int r = 0; r < at_once; ++r) square[r] = warp_sum(square[r]);
+  const float mine = own_of(rows, square);
+  const float factor =
+      rows.own() && mine > 0 ? *at<float>(delta, rows.head, rows.own_token()) / mine : 0;
+#pragma unroll
+  for (int r = 0; r < at_once; ++r) {
+    const float f = __shfl_sync(~0u, factor, r);
+    if (r >= rows.count) continue;
+    for (int64_t c = rows.lane * n; c < o.shape[2]; c += 32 * n) {
+      auto x = *reinterpret_cast<const Pack<T, n>*>(g + r * grad.stride[0] + c);
+#pragma unroll
+      for (int e = 0; e < n; ++e) x.at[e] = convert<T>(f * convert<float>(x.at[e]));
+      *reinterpret_cast<Pack<T, n>*>(out + r * o.stride[0] + c) = x;
+    }
   }
 }
 
@@ -145,9 +236,6 @@ bool fits(const View& x, int n) {
          x.stride[1] * size % unit == 0 && reinterpret_cast<uintptr_t>(x.data) % unit == 0;
 }
 
-unsigned blocks(const View& o) {
-  return static_cast<unsigned>((o.shape[0] * o.shape[1] + threads / 32 - 1) / (threads / 32));
-}
 bool nothing(const View& x) { return x.shape[0] * x.shape[1] * x.shape[2] == 0; }
 
 /// f with an accumulate type, f64 or f32.
@@ -167,7 +255,8 @@ cudaError_t launch_merge(const State& in, const State& acc, cudaStream_t stream)
     constexpr int n = 16 / sizeof(A);
     const bool wide = fits(in.o, n) && fits(acc.o, n);
     const auto kernel = wide ? merge_kernel<X, A, n> : merge_kernel<X, A, 1>;
-    kernel<<<blocks(acc.o), threads, 0, stream>>>(in, acc);
+    const Split split(acc.o);
+    kernel<<<split.blocks(acc.o), threads, 0, stream>>>(in, acc, split);
     return cudaGetLastError();
   });
 }
@@ -178,7 +267,8 @@ cudaError_t launch_output_of_delta(const View& grad, const View& delta, const Vi
   const auto launch = [&]<class T>(T) {
     const bool wide = fits(grad, 4) && fits(o, 4);
     const auto kernel = wide ? output_of_delta_kernel<T, 4> : output_of_delta_kernel<T, 1>;
-    kernel<<<blocks(o), threads, 0, stream>>>(grad, delta, o);
+    const Split split(o);
+    kernel<<<split.blocks(o), threads, 0, stream>>>(grad, delta, o, split);
     return cudaGetLastError();
   };
   return o.type == Element::f16 ? launch(f16{}) : launch(bf16{});
@@ -190,7 +280,8 @@ cudaError_t launch_delta(const View& o, const View& grad, const View& delta, cud
     return visit(grad.type, [&]<class Y>(Y) {
       const auto kernel =
           fits(o, 4) && fits(grad, 4) ? delta_kernel<X, Y, 4> : delta_kernel<X, Y, 1>;
-      kernel<<<blocks(o), threads, 0, stream>>>(o, grad, delta);
+      const Split split(o);
+      kernel<<<split.blocks(o), threads, 0, stream>>>(o, grad, delta, split);
       return cudaGetLastError();
     });
   });
@@ -201,7 +292,8 @@ cudaError_t launch_sink(const View& sink, const State& acc, cudaStream_t stream)
   return visit_sum(acc.o.type, [&]<class A>(A) {
     constexpr int n = 16 / sizeof(A);
     const auto kernel = fits(acc.o, n) ? sink_kernel<A, n> : sink_kernel<A, 1>;
-    kernel<<<blocks(acc.o), threads, 0, stream>>>(sink, acc);
+    const Split split(acc.o);
+    kernel<<<split.blocks(acc.o), threads, 0, stream>>>(sink, acc, split);
     return cudaGetLastError();
   });
 }
@@ -221,7 +313,8 @@ cudaError_t launch_reset(const State& out, cudaStream_t stream) {
   return visit_sum(out.o.type, [&]<class A>(A) {
     constexpr int n = 16 / sizeof(A);
     const auto kernel = fits(out.o, n) ? reset_kernel<A, n> : reset_kernel<A, 1>;
-    kernel<<<blocks(out.o), threads, 0, stream>>>(out);
+    const Split split(out.o);
+    kernel<<<split.blocks(out.o), threads, 0, stream>>>(out, split);
     return cudaGetLastError();
   });
 }

@@ -16,5 +16,6 @@ void attention_reset(const ops::Call& call);
 void tensor_zero(const ops::Call& call);
 void tensor_copy(const ops::Call& call);
 void tensor_add(const ops::Call& call);
+void tensor_sum(const ops::Call& call);
 
 }  // namespace tessera::kernels::portable

@@ -25,6 +25,7 @@ constexpr Operator on_rows[] = {
     {"tensor.zero", portable::tensor_zero},
     {"tensor.copy", portable::tensor_copy},
     {"tensor.add", portable::tensor_add},
+    {"tensor.sum", portable::tensor_sum},
 };
 
 }  // namespace

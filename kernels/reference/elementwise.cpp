@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Merge, Delta, sink (attention brief 1.2 to 1.4) and the tensor operators as plain loops.
+#include <span>
+
 #include "kernels/reference/operators.hpp"
 #include "ops/visit.hpp"
 
@@ -12,6 +14,19 @@ void every_element(const TensorRef& x, F f) {
     for (std::int64_t j = 0; j < x.shape[1]; ++j) {
       for (std::int64_t k = 0; k < x.shape[2]; ++k) f(i, j, k);
     }
+  }
+}
+
+/// f(x, y) for every element of every pair of arguments.
+template <class F>
+void every_pair(const ops::Call& call, F f) {
+  for (std::size_t at = 0; at < call.args.size(); at += 2) {
+    const TensorRef &x = call.args[at], &y = call.args[at + 1];
+    ops::visit_dtype(x.dtype, [&]<class X>(X) {
+      ops::visit_dtype(y.dtype, [&]<class Y>(Y) {
+        every_element(x, [&](auto i, auto j, auto k) { f(x.at<X>(i, j, k), y.at<Y>(i, j, k)); });
+      });
+    });
   }
 }
 
@@ -96,29 +111,33 @@ void attention_reset(const ops::Call& call) {
 }
 
 void tensor_zero(const ops::Call& call) {
-  const TensorRef& x = call.args[0];
-  ops::visit_dtype(x.dtype, [&]<class T>(T) {
-    every_element(x, [&](auto i, auto j, auto k) { x.at<T>(i, j, k) = T{}; });
-  });
+  for (const TensorRef& x : call.args) {
+    ops::visit_dtype(x.dtype, [&]<class T>(T) {
+      every_element(x, [&](auto i, auto j, auto k) { x.at<T>(i, j, k) = T{}; });
+    });
+  }
 }
 
 void tensor_copy(const ops::Call& call) {
-  const TensorRef &x = call.args[0], &y = call.args[1];
-  ops::visit_dtype(x.dtype, [&]<class X>(X) {
-    ops::visit_dtype(y.dtype, [&]<class Y>(Y) {
-      every_element(
-          x, [&](auto i, auto j, auto k) { y.at<Y>(i, j, k) = element_cast<Y>(x.at<X>(i, j, k)); });
-    });
-  });
+  every_pair(call, []<class X, class Y>(X x, Y& y) { y = element_cast<Y>(x); });
 }
 
 void tensor_add(const ops::Call& call) {
-  const TensorRef &x = call.args[0], &y = call.args[1];
-  ops::visit_dtype(x.dtype, [&]<class X>(X) {
+  every_pair(call, []<class X, class Y>(X x, Y& y) {
+    using A = ops::Accumulate<Y>;
+    y = element_cast<Y>(static_cast<A>(y) + static_cast<A>(x));
+  });
+}
+
+void tensor_sum(const ops::Call& call) {
+  const TensorRef &first = call.args.front(), &y = call.args.back();
+  const std::span terms = std::span(call.args).first(call.args.size() - 1);
+  ops::visit_dtype(first.dtype, [&]<class X>(X) {
     ops::visit_dtype(y.dtype, [&]<class Y>(Y) {
       using A = ops::Accumulate<Y>;
-      every_element(x, [&](auto i, auto j, auto k) {
-        const A sum = static_cast<A>(y.at<Y>(i, j, k)) + static_cast<A>(x.at<X>(i, j, k));
+      every_element(y, [&](auto i, auto j, auto k) {
+        A sum = static_cast<A>(first.at<X>(i, j, k));
+        for (const TensorRef& x : terms.subspan(1)) sum += static_cast<A>(x.at<X>(i, j, k));
         y.at<Y>(i, j, k) = element_cast<Y>(sum);
       });
     });

@@ -20,6 +20,7 @@ void attention_reset(const ops::Call& call);
 void tensor_zero(const ops::Call& call);
 void tensor_copy(const ops::Call& call);
 void tensor_add(const ops::Call& call);
+void tensor_sum(const ops::Call& call);
 
 /// Merges one row (section 1.2): (o, lse) <- (o, lse) + (o_in, lse_in). (0, -inf) is the identity,
 /// and a side of weight zero is not read, so whatever it holds cannot spread.

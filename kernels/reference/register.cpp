@@ -22,6 +22,7 @@ void register_reference(ops::Registry& registry) {
   add("tensor.zero", reference::tensor_zero);
   add("tensor.copy", reference::tensor_copy);
   add("tensor.add", reference::tensor_add);
+  add("tensor.sum", reference::tensor_sum);
 }
 
 }  // namespace tessera::kernels

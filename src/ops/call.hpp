@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -44,6 +45,9 @@ struct Attributes {
   std::uint32_t fresh = 0;
 };
 
+/// Most tensors that one tensor.sum takes: they travel as arguments of a kernel.
+inline constexpr std::size_t max_terms = 64;
+
 // Operator names and arguments. T: storage dtype; A: accumulate_type(T). In = read, acc = updated.
 //   attention.forward   q[m,Hq,d] k[n,Hk,d] v[n,Hk,dv] : T in;  o[m,Hq,dv] lse[Hq,m] : A acc
 //       (o, lse) <- merge of (o, lse) with the partial attention of the tile; (0, -inf) is the
@@ -57,10 +61,13 @@ struct Attributes {
 //   attention.sink_grad sink[Hq] lse delta : A in;  dsink[Hq] : A acc
 //       dsink -= sum over rows of exp(sink - lse) delta
 //   attention.reset     o lse : A out                            o = 0, lse = -inf
-//   tensor.zero         x out                                    x = 0
-//   tensor.copy         x in, y out                              y = x
-//   tensor.add          x in, y acc                              y += x
-//       copy and add take any strides and convert the dtype
+//   tensor.zero         x0 .. out                                x = 0, any number of x
+//   tensor.copy         x0 in, y0 out, x1 in, y1 out, ..         y = x, any number of pairs
+//   tensor.add          x0 in, y0 acc, x1 in, y1 acc, ..         y += x, any number of pairs
+//   tensor.sum          x0 .. x(k-1) in, y out, 1 <= k <= max_terms   y = x0 + x1 + ..
+//       Any strides; the two of a pair, and y and the x of a sum, have one shape. Types: any of y,
+//       any of each x, but the x of a sum are of one type. Sums are in A of y's type, in the order
+//       of the arguments, and are rounded to y's type once. No output overlaps another argument.
 struct Call {
   std::string_view name;
   std::vector<TensorRef> args;

@@ -32,6 +32,7 @@ class Check {
     if (error_.empty() && !ok) error_ = complaint;
   }
   const TensorRef& operator[](std::size_t i) const { return call_.args[i]; }
+  std::size_t size() const { return call_.args.size(); }
   const std::string& error() const { return error_; }
 
  private:
@@ -115,18 +116,28 @@ void check_reset(Check& c) {
   if (c.count(2)) check_state(c, 0, c[0].dtype);
 }
 
-void check_zero(Check& c) { c.count(1); }
+void check_zero(Check& c) { c.that(c.size() > 0, "no arguments given, 1 or more expected"); }
 
-void check_pair(Check& c) {
-  if (c.count(2)) c.arg(1, c[1].dtype, c[0].shape);
+void check_pairs(Check& c) {
+  c.that(c.size() > 0 && c.size() % 2 == 0, "arguments come in pairs x, y, one pair at least");
+  for (std::size_t i = 0; i + 1 < c.size(); i += 2) c.arg(i + 1, c[i + 1].dtype, c[i].shape);
 }
+
+void check_sum(Check& c) {
+  c.that(c.size() >= 2 && c.size() <= max_terms + 1, "a sum has 1 to 64 terms and the result");
+  if (c.size() < 2) return;
+  const std::size_t y = c.size() - 1;
+  for (std::size_t i = 1; i < y; ++i) c.arg(i, c[0].dtype, c[0].shape);
+  c.arg(y, c[y].dtype, c[0].shape);
+}
+static_assert(max_terms == 64, "check_sum names it");
 
 struct Signature {
   std::string_view name;
   void (*check)(Check&);
 };
 
-constexpr std::array<Signature, 10> signatures{{{"attention.forward", check_forward},
+constexpr std::array<Signature, 11> signatures{{{"attention.forward", check_forward},
                                                 {"attention.backward", check_backward},
                                                 {"attention.merge", check_merge},
                                                 {"attention.delta", check_delta},
@@ -134,8 +145,9 @@ constexpr std::array<Signature, 10> signatures{{{"attention.forward", check_forw
                                                 {"attention.sink_grad", check_sink_grad},
                                                 {"attention.reset", check_reset},
                                                 {"tensor.zero", check_zero},
-                                                {"tensor.copy", check_pair},
-                                                {"tensor.add", check_pair}}};
+                                                {"tensor.copy", check_pairs},
+                                                {"tensor.add", check_pairs},
+                                                {"tensor.sum", check_sum}}};
 
 }  // namespace
 

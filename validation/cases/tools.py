@@ -8,7 +8,8 @@ import tomllib
 from support import Case, main, on_ranks, program, sets
 
 OPERATORS = {f"attention.{n}" for n in ("forward", "backward", "merge", "delta", "reset", "sink",
-                                        "sink_grad")} | {"tensor.zero", "tensor.copy", "tensor.add"}
+                                        "sink_grad")}
+OPERATORS |= {f"tensor.{n}" for n in ("zero", "copy", "add", "sum")}
 
 
 class Info(Case):

@@ -243,6 +243,90 @@ TEST(gpu_limits, what_no_kernel_takes_is_refused_by_name) {
   EXPECT_THROW(ours.registry().choose(host), Error) << "host memory on the device";
 }
 
+/// 2^31 + 2^12 numbers of 16 bits, not aligned to 16 bytes: more pieces than one move has.
+TEST(gpu_limits, tensors_beyond_the_range_of_an_index_are_cut) {
+  constexpr std::int64_t count = (std::int64_t{1} << 31) + 4096, window = 1024;
+  std::size_t free = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  if (free < std::size_t{10} << 30) GTEST_SKIP() << "less than 10 GiB of device memory are free";
+  Budget budget;
+  Runner ours("cuda");
+  Buffer from(budget, 2 * (count + 2), "from", Space::cuda);
+  Buffer to(budget, 2 * (count + 2), "to", Space::cuda);
+  const auto inside = [&](const Buffer& b) {
+    return dense(static_cast<char*>(b.data()) + 2, DType::bf16, {count, 1, 1}, Space::cuda);
+  };
+  const auto expect = [&](const Buffer& b, std::int64_t first, std::int64_t n, std::uint16_t bits) {
+    std::vector<std::uint16_t> host(static_cast<std::size_t>(n));
+    memory::copy(host.data(), static_cast<const char*>(b.data()) + 2 * first, 2 * n);
+    memory::synchronize();
+    EXPECT_EQ(std::ranges::count(host, bits), n) << "numbers from " << first << " on";
+  };
+  const auto expect_all = [&](std::uint16_t bits) {
+    for (const std::int64_t at : {std::int64_t{1}, count / 2 - window / 2, count + 1 - window})
+      expect(to, at, window, bits);
+    for (const std::int64_t at : {std::int64_t{0}, count + 1}) expect(to, at, 1, 0x4040);
+  };
+  cudaMemset(from.data(), 0x3f, static_cast<std::size_t>(from.bytes()));
+  cudaMemset(to.data(), 0x40, static_cast<std::size_t>(to.bytes()));
+  ours.registry().run({"tensor.copy", {inside(from), inside(to)}, {}, {}});
+  expect_all(0x3f3f);
+  ours.registry().run({"tensor.sum", {inside(from), inside(from), inside(to)}, {}, {}});
+  expect_all(0x3fbf);  // twice as much: the exponent grows by 1
+  ours.registry().run({"tensor.zero", {inside(to)}, {}, {}});
+  expect_all(0);
+}
+
+/// Whether every query sees a key, and every key is seen, row by row of random bands, which may end
+/// anywhere outside of the tile; it decides which outputs are written without a look at them.
+TEST(gpu_limits, outputs_are_overwritten_when_all_their_rows_are_touched) {
+  Runner ours("cuda");
+  const auto overwrites = [&](const ops::Call& call, std::size_t argument) {
+    const auto& all = ours.registry().list();
+    const auto i = std::ranges::find_if(
+        all, [&](const auto& x) { return x.op == call.name && x.backend == "cuda"; });
+    return i->overwrites(call, argument);
+  };
+  std::mt19937_64 rng(26);
+  const auto pick = [&](std::int64_t least, std::int64_t most) {
+    return least + static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(most - least + 1));
+  };
+  int yes[2]{}, no[2]{};
+  for (int i = 0; i < 20000; ++i) {
+    const std::int64_t m = pick(0, 9), n = pick(0, 9);
+    std::vector<ops::Band> mask(static_cast<std::size_t>(pick(0, 4)));
+    for (ops::Band& b : mask) {
+      b = {pick(-2, 8), pick(0, 11), pick(-2, 8), pick(0, 11)};
+      if (rng() % 2) b.lo = pick(-8, 8);
+      if (rng() % 2) b.hi = pick(-8, 8);
+    }
+    const TensorRef q = dense(nullptr, DType::bf16, {m, 1, 64}, Space::cuda);
+    const TensorRef k = dense(nullptr, DType::bf16, {n, 1, 64}, Space::cuda);
+    bool rows = m > 0, keys = n > 0;
+    for (std::int64_t r = 0; r < m; ++r) rows = rows && row_sees(mask, r);
+    for (std::int64_t c = 0; c < n; ++c) {
+      // Queries beyond the tile count as they do for the rows: a mask is cut to its tile.
+      keys = keys && std::ranges::any_of(mask, [&](const ops::Band& b) {
+               for (std::int64_t r = b.q0; r < b.q1; ++r) {
+                 const Range seen = b.keys_of(r);
+                 if (seen.begin <= c && c < seen.end) return true;
+               }
+               return false;
+             });
+    }
+    const ops::Call forward{"attention.forward", {q, k, k, q, q}, {mask, 1, 0}, {}};
+    const ops::Call backward{"attention.backward", {q, k, k, q, q, q, q, k, k}, {mask, 1, 0}, {}};
+    EXPECT_EQ(overwrites(forward, 3), rows);
+    EXPECT_EQ(overwrites(forward, 4), rows);
+    EXPECT_EQ(overwrites(backward, 6), rows);
+    EXPECT_EQ(overwrites(backward, 7), keys);
+    EXPECT_FALSE(overwrites(backward, 4)) << "an input";
+    ++(rows ? yes : no)[0];
+    ++(keys ? yes : no)[1];
+  }
+  EXPECT_GT(std::min({yes[0], yes[1], no[0], no[1]}), 500);
+}
+
 /// The implementation of `backend` where it has the operator, else the registry's choice.
 const ops::Implementation& pick(const ops::Registry& registry, std::string_view backend,
                                 const ops::Call& call) {
@@ -278,9 +362,7 @@ void captured_pass(const std::string& backend, Problem& p) {
   ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
   const std::vector<ops::Call> pass{
       {"attention.reset", {o.ref(), lse.ref()}, {}, {}, stream},
-      {"tensor.zero", {dq.ref()}, {}, {}, stream},
-      {"tensor.zero", {dk.ref()}, {}, {}, stream},
-      {"tensor.zero", {dv.ref()}, {}, {}, stream},
+      {"tensor.zero", {dq.ref(), dk.ref(), dv.ref()}, {}, {}, stream},
       {"attention.forward",
        {q.ref(), k.ref(), v.ref(), o.ref(), lse.ref()},
        p.attributes(),

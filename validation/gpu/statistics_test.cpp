@@ -6,8 +6,9 @@
 namespace tessera::testing {
 namespace {
 
-constexpr std::array<std::int64_t, 3> shapes[] = {
-    {1, 1, 1}, {33, 3, 128}, {128, 8, 128}, {57, 4, 20}, {40, 2, 300}};
+constexpr std::array<std::int64_t, 3> shapes[] = {{1, 1, 1},     {33, 3, 128}, {128, 8, 128},
+                                                  {57, 4, 20},   {40, 2, 300}, {3, 1, 64},
+                                                  {130, 17, 33}, {70, 9, 64}};
 
 std::vector<Array*> pointers(std::vector<Array>& x) {
   std::vector<Array*> p;
@@ -128,6 +129,74 @@ TEST(gpu_statistics, zero_copy_add_match_for_all_types_and_strides) {
           compare("tensor.add", {random(x, s, gap, rng), random(y, s, gap, rng)}, {1}, 0);
         }
       }
+    }
+  }
+}
+
+/// Up to 60 pairs in one call, which are more than one launch takes: each of its own types, shape
+/// and strides, large and small, so that blocks meet the end of a pair anywhere.
+TEST(gpu_statistics, calls_of_many_pairs_match) {
+  std::mt19937_64 rng(34);
+  const auto upto = [&](std::int64_t n) { return 1 + static_cast<std::int64_t>(rng() % n); };
+  constexpr std::int64_t dims[] = {1, 7, 8, 33, 64, 128, 200};
+  for (const int pairs : {1, 2, 3, 24, 25, 60}) {
+    std::vector<Array> moved, cleared;
+    std::vector<std::size_t> outs, all;
+    for (int i = 0; i < pairs; ++i) {
+      std::array<std::int64_t, 3> shape{upto(i % 5 ? 40 : 400), upto(9), dims[rng() % 7]};
+      if (i % 11 == 7) shape[0] = 0;
+      for (int side = 0; side < 2; ++side)
+        moved.push_back(random(all_dtypes[rng() % 4], shape, i % 3 ? 8 * (rng() % 2) : 3, rng));
+      outs.push_back(moved.size() - 1);
+      all.push_back(cleared.size());
+      cleared.push_back(moved.back());
+    }
+    compare("tensor.copy", moved, outs, 0);
+    compare("tensor.add", moved, outs, 0);
+    compare("tensor.zero", cleared, all, 0);
+  }
+}
+
+TEST(gpu_statistics, sums_match_for_all_types_strides_and_numbers_of_terms) {
+  std::mt19937_64 rng(35);
+  for (const auto& s : shapes) {
+    for (const DType x : all_dtypes) {
+      for (const DType y : all_dtypes) {
+        for (const std::size_t terms : {std::size_t{1}, std::size_t{2}, std::size_t{7}}) {
+          std::vector<Array> args;
+          for (std::size_t i = 0; i < terms; ++i) args.push_back(random(x, s, i % 2 * 8, rng));
+          args.emplace_back(y, s, terms % 3);
+          args.back().fill(nan);  // is not read
+          compare("tensor.sum", args, {terms}, 0);
+        }
+      }
+    }
+  }
+  std::vector<Array> most;
+  for (std::size_t i = 0; i <= ops::max_terms; ++i)
+    most.push_back(random(DType::f32, {50, 3, 64}, i % 3 * 4, rng));
+  compare("tensor.sum", most, {ops::max_terms}, 0);
+}
+
+/// Slices of heads out of larger tensors, as plans cut them: rows that neither side has dense.
+TEST(gpu_statistics, slices_of_heads_and_tokens_match) {
+  std::mt19937_64 rng(36);
+  Runner device("cuda");
+  for (const std::int64_t first : {0, 1, 3}) {
+    for (const DType y : {DType::f32, DType::bf16}) {
+      Array whole = random(DType::bf16, {96, 8, 64}, 0, rng), out(y, {96, 8, 64});
+      const OnDevice from(device.budget(), whole);
+      OnDevice to(device.budget(), out);
+      const Range tokens{first, 90}, heads{first, first + 4};
+      device.registry().run({"tensor.copy",
+                             {from.ref().slice(tokens, heads), to.ref().slice(tokens, heads)},
+                             {},
+                             {}});
+      to.fetch();
+      out.each([&](auto i, auto j, auto k) {
+        const bool inside = i >= first && i < 90 && j >= first && j < first + 4;
+        EXPECT_EQ(out.get(i, j, k), inside ? whole.get(i, j, k) : 0) << i << " " << j << " " << k;
+      });
     }
   }
 }

@@ -46,6 +46,65 @@ TEST(kernels, tensor_operators_agree_for_all_types_and_strides) {
   }
 }
 
+/// 1 to 30 pairs of all types in one call, each of its own shape and strides.
+TEST(kernels, calls_of_many_pairs_agree) {
+  std::mt19937_64 rng(3);
+  for (const int pairs : {1, 2, 7, 30}) {
+    std::vector<Array> moved, cleared;
+    for (int i = 0; i < pairs; ++i) {
+      const std::array<std::int64_t, 3> shape{static_cast<std::int64_t>(rng() % 9),
+                                              1 + static_cast<std::int64_t>(rng() % 4),
+                                              1 + static_cast<std::int64_t>(rng() % 70)};
+      for (int side = 0; side < 2; ++side) {
+        moved.emplace_back(all_dtypes[rng() % 4], shape, static_cast<std::int64_t>(rng() % 3));
+        moved.back().randomise(rng);
+      }
+      cleared.push_back(moved.back());
+    }
+    expect_same("tensor.copy", moved, 0);
+    expect_same("tensor.add", moved, 0);
+    expect_same("tensor.zero", cleared, 0);
+  }
+}
+
+TEST(kernels, sums_agree_for_all_types_strides_and_numbers_of_terms) {
+  std::mt19937_64 rng(4);
+  const std::vector<std::array<std::int64_t, 3>> shapes{
+      {5, 3, 7}, {1, 1, 1}, {6, 9, 1}, {3, 2, 600}, {0, 3, 2}};
+  for (const auto& shape : shapes) {
+    for (const DType x : all_dtypes) {
+      for (const DType y : all_dtypes) {
+        for (const std::size_t terms : {std::size_t{1}, std::size_t{3}, ops::max_terms}) {
+          std::vector<Array> args;
+          for (std::size_t i = 0; i < terms; ++i) args.emplace_back(x, shape, i % 3);
+          args.emplace_back(y, shape, 2);
+          for (Array& a : args) a.randomise(rng);
+          args.back().fill(nan);  // is not read
+          expect_same("tensor.sum", args, 0);
+        }
+      }
+    }
+  }
+}
+
+/// Sums are kept in f32 and rounded once: 1 + 2^-8 + 2^-8 in steps of bf16 would stay 1. And in the
+/// order of the arguments: 2^24 + 1 - 2^24 is 0 in f32, 2^24 - 2^24 + 1 is 1.
+TEST(kernels, a_sum_is_rounded_once_and_in_order) {
+  for (const char* name : {"reference", "kokkos"}) {
+    const Backend b(name);
+    Array one(DType::bf16, {2, 1, 3}), small = one, y = one;
+    one.fill(1), small.fill(0x1p-8);
+    b.run("tensor.sum", {one.ref(), small.ref(), small.ref(), y.ref()});
+    EXPECT_EQ(y.get(1, 0, 2), 1 + 0x1p-7);
+    Array large(DType::f32, {2, 1, 3}), minus = large, unit = large, sum = large;
+    large.fill(0x1p24), minus.fill(-0x1p24), unit.fill(1);
+    b.run("tensor.sum", {large.ref(), unit.ref(), minus.ref(), sum.ref()});
+    EXPECT_EQ(sum.get(0, 0, 1), 0);
+    b.run("tensor.sum", {large.ref(), minus.ref(), unit.ref(), sum.ref()});
+    EXPECT_EQ(sum.get(0, 0, 1), 1);
+  }
+}
+
 TEST(kernels, copy_converts_and_zero_clears) {
   for (const char* name : {"reference", "kokkos"}) {
     const Backend b(name);

@@ -163,5 +163,36 @@ TEST(ops, signature_names_the_argument_that_does_not_fit) {
   EXPECT_EQ(mismatch({"attention.forward", {q}, {}, {}}), "1 arguments given, 5 expected");
 }
 
+TEST(ops, tensor_operators_take_any_number_of_pairs) {
+  const TensorRef x = dense(nullptr, DType::f32, {4, 3, 8}),
+                  y = dense(nullptr, DType::bf16, {4, 3, 8}),
+                  other = dense(nullptr, DType::f32, {4, 2, 8});
+  for (const char* op : {"tensor.copy", "tensor.add"}) {
+    EXPECT_EQ(mismatch({op, {x, y}, {}, {}}), "");
+    EXPECT_EQ(mismatch({op, {x, y, other, other, y, x}, {}, {}}), "");
+    EXPECT_EQ(mismatch({op, {x, y, x, other}, {}, {}}),
+              "argument 3 is f32[4,2,8], expected f32[4,3,8]");
+    for (const std::vector<TensorRef>& odd : {std::vector<TensorRef>{}, {x}, {x, y, x}})
+      EXPECT_EQ(mismatch({op, odd, {}, {}}), "arguments come in pairs x, y, one pair at least");
+  }
+  EXPECT_EQ(mismatch({"tensor.zero", {x, y, other}, {}, {}}), "");
+  EXPECT_EQ(mismatch({"tensor.zero", {}, {}, {}}), "no arguments given, 1 or more expected");
+}
+
+TEST(ops, a_sum_has_terms_of_one_type_and_shape) {
+  const TensorRef x = dense(nullptr, DType::f32, {4, 3, 8}),
+                  y = dense(nullptr, DType::bf16, {4, 3, 8}),
+                  other = dense(nullptr, DType::f32, {4, 2, 8});
+  EXPECT_EQ(mismatch({"tensor.sum", {x, y}, {}, {}}), "");
+  EXPECT_EQ(mismatch({"tensor.sum", std::vector(max_terms + 1, x), {}, {}}), "");
+  EXPECT_EQ(mismatch({"tensor.sum", {x, y, y}, {}, {}}),
+            "argument 1 is bf16[4,3,8], expected f32[4,3,8]");
+  EXPECT_EQ(mismatch({"tensor.sum", {x, x, other}, {}, {}}),
+            "argument 2 is f32[4,2,8], expected f32[4,3,8]");
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, max_terms + 2})
+    EXPECT_EQ(mismatch({"tensor.sum", std::vector(count, x), {}, {}}),
+              "a sum has 1 to 64 terms and the result");
+}
+
 }  // namespace
 }  // namespace tessera::ops
