@@ -24,7 +24,7 @@ std::int64_t total(const std::vector<Range>& ranges) {
 
 class AllGather {
  public:
-  AllGather(Emit& e, const Home& home, int axis)
+  AllGather(Emit& e, Home& home, int axis)
       : e_(e),
         home_(home),
         axis_(axis),
@@ -47,9 +47,8 @@ class AllGather {
       if (e_.backward) scatter(d, partial);
     }
     if (!e_.backward) return;
-    // Beside the last transfer of gradients; what came in is added when nothing else is left to do.
-    tile(0);
-    for (int d = 1; d < n_; ++d) add(d);
+    tile(0);  // beside the last transfer of gradients
+    for (int d = 1; d < n_; ++d) keep(d);
   }
 
  private:
@@ -89,14 +88,15 @@ class AllGather {
 
   /// The tile against the keys of distance d; returns its dK, dV when they belong to another rank.
   Bundle tile(int d) {
-    const std::int64_t area = e_.c.map.area(e_.rank, from(d));
-    if (area == 0) return {};
+    Extent seen = e_.c.map.tile(e_.rank, from(d));
+    if (seen.area == 0) return {};
     Bundle dkeys = home_.dkeys;
+    if (d > 0) seen.keys = {0, total(need_[d])};
     if (d > 0 && e_.backward) {
-      dkeys = e_.new_dkeys(fmt::format(".for{}", from(d)), total(need_[d]));
-      e_.clear_dkeys(dkeys, from(d));
+      dkeys = e_.new_dkeys(fmt::format(".for{}", from(d)), seen.keys.end);
+      e_.begin(dkeys, from(d));
     }
-    e_.tile(e_.rank, from(d), area, home_.queries, d == 0 ? home_.keys : keys_[d], home_.out,
+    e_.tile(e_.rank, from(d), seen, home_.queries, d == 0 ? home_.keys : keys_[d], home_.out,
             dkeys);
     return dkeys;
   }
@@ -112,17 +112,17 @@ class AllGather {
               part(back_[d], packed(asked_[d]), plan::Access::write));
   }
 
-  void add(int d) {
+  void keep(int d) {
+    if (back_[d].empty()) return;
+    Late late{back_[d], {}};
     const std::vector<Range> stored = packed(asked_[d]);
-    for (std::size_t t = 0; t < back_[d].size(); ++t)
-      for (std::size_t i = 0; i < stored.size(); ++i)
-        e_.add(label::backward_add, plan::chunk(e_.rank),
-               e_.b.rows(back_[d][t], plan::Access::read, stored[i]),
-               e_.b.rows(home_.dkeys[t], plan::Access::update, asked_[d][i]));
+    for (std::size_t i = 0; i < stored.size(); ++i)
+      late.pieces.push_back({asked_[d][i], stored[i].begin});
+    home_.late.push_back(std::move(late));
   }
 
   Emit& e_;
-  const Home& home_;
+  Home& home_;
   const int axis_, n_;
   std::vector<Bundle> keys_, back_;               // by distance
   std::vector<std::vector<Range>> need_, asked_;  // rows of from(d) for me; my rows for to(d)
@@ -130,8 +130,6 @@ class AllGather {
 
 }  // namespace
 
-void emit_all_gather(Emit& e, const Home& home, int first_axis) {
-  AllGather(e, home, first_axis).run();
-}
+void emit_all_gather(Emit& e, Home& home, int first_axis) { AllGather(e, home, first_axis).run(); }
 
 }  // namespace tessera::attention

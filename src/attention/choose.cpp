@@ -112,8 +112,8 @@ int choose_slices(const Problem& p, const Split& s, const plan::Machine& m) {
       return time;
     };
     const double area = static_cast<double>(p.mask.area());
-    // Every slice packs three tensors and unpacks one, a step for each peer.
-    const double tile = overhead + 4 * s.u * m.step_overhead_s +
+    // Every slice packs in one step and unpacks in one for each peer.
+    const double tile = overhead + s.u * m.step_overhead_s +
                         (rate > 0 ? p.flops(Pass::forward, 1, 1) * area * hq / rate : 0);
     const double time = sliced_time(exchange(rows * hq * dims + keys * hk * (dims + values)), tile,
                                     exchange(rows * hq * values), g, m.overlap);

@@ -7,7 +7,7 @@
 namespace tessera::attention {
 
 ChunkMap::ChunkMap(const Problem& p, const Split& s)
-    : r_(s.r), area_(static_cast<std::size_t>(s.r) * s.r) {
+    : r_(s.r), tiles_(static_cast<std::size_t>(s.r) * s.r) {
   std::vector<Rows> q, k;
   for (int i = 0; i < r_; ++i) {
     q.push_back(query_chunk(p, s, i));
@@ -15,10 +15,12 @@ ChunkMap::ChunkMap(const Problem& p, const Split& s)
   }
   for (int i = 0; i < r_; ++i)
     for (int j = 0; j < r_; ++j)
-      area_[static_cast<std::size_t>(i) * r_ + j] = p.mask.area(q[i], k[j]);
+      tiles_[static_cast<std::size_t>(i) * r_ + j] = p.mask.extent(q[i], k[j]);
 }
 
-std::int64_t ChunkMap::tiles_empty() const { return std::count(area_.begin(), area_.end(), 0); }
+std::int64_t ChunkMap::tiles_empty() const {
+  return std::count_if(tiles_.begin(), tiles_.end(), [](const Extent& x) { return x.area == 0; });
+}
 
 Context::Context(Problem p, Scheme s, int n, Pass which)
     : problem(std::move(p)),
@@ -29,10 +31,12 @@ Context::Context(Problem p, Scheme s, int n, Pass which)
       q_rows(problem.batch * split.q_padded / split.r),
       k_rows(problem.batch * split.k_padded / split.r) {}
 
-Reach reach_of(int size, const std::function<bool(int)>& works) {
+Reach reach_of(int size, const std::function<Range(int)>& touched) {
   Reach out;
   for (int d = 1; d < size; ++d) {
-    if (!works(d)) continue;
+    const Range rows = touched(d);
+    if (rows.empty()) continue;
+    out.rows = hull(out.rows, rows);
     out.last = d;
     out.first = std::min(out.first, d);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all ranks of a program share while it is made: shapes, the area of every chunk pair, and
-// from it how far along its ring a chunk has to travel.
+// What all ranks of a program share while it is made: shapes, what the mask leaves of every chunk
+// pair, and from it how far along its ring a chunk has to travel.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,18 @@
 
 namespace tessera::attention {
 
-/// Unmasked pairs of every (query chunk, key chunk), r x r.
+/// What is visible of every (query chunk, key chunk), r x r.
 class ChunkMap {
  public:
   ChunkMap(const Problem& p, const Split& s);
-  std::int64_t area(int q, int k) const { return area_[static_cast<std::size_t>(q) * r_ + k]; }
+  const Extent& tile(int q, int k) const { return tiles_[static_cast<std::size_t>(q) * r_ + k]; }
+  std::int64_t area(int q, int k) const { return tile(q, k).area; }
   int size() const { return r_; }
   std::int64_t tiles_empty() const;
 
  private:
   int r_;
-  std::vector<std::int64_t> area_;
+  std::vector<Extent> tiles_;
 };
 
 struct Context {
@@ -37,14 +38,16 @@ struct Context {
 };
 
 /// How a chunk moves in a ring of `size` members: it is needed up to distance `last` from its
-/// owner, and the first member that adds to its result sits at distance `first` (>= 1).
+/// owner, the first member that adds to its result sits at distance `first` (>= 1), and all but the
+/// owner together touch its rows `rows`.
 struct Reach {
   static constexpr int never = std::numeric_limits<int>::max();
   int last = 0;
   int first = never;
+  Range rows;
 };
 
-/// `works(d)`: the member at distance d from the owner computes with this chunk.
-Reach reach_of(int size, const std::function<bool(int)>& works);
+/// `touched(d)`: the rows of this chunk that the member at distance d from the owner computes with.
+Reach reach_of(int size, const std::function<Range(int)>& touched);
 
 }  // namespace tessera::attention

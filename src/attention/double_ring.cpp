@@ -12,7 +12,7 @@ namespace {
 
 class DoubleRing {
  public:
-  DoubleRing(Emit& e, const Home& home, const Costs& costs, int first_axis)
+  DoubleRing(Emit& e, Home& home, const Costs& costs, int first_axis)
       : e_(e),
         home_(home),
         w_(e.c.scheme.inner),
@@ -40,7 +40,9 @@ class DoubleRing {
       if (p + 1 < rings_) send_keys_on(p);
       if (p > 0 && e_.backward && reach_outer(chunk(p)).first <= p) {
         dkeys_[p] = dkeys_pool_.take(p, p + 1);
-        e_.clear_dkeys(dkeys_[p], chunk(p));
+        // Only what is added to a sum that comes in can do without rows that nobody here touches.
+        e_.begin(dkeys_[p], chunk(p),
+                 arrived_.empty() ? e_.all_rows(dkeys_[p]) : touched(ring_, chunk(p)));
       }
       inner_ring(p);
       if (e_.backward && p > 0) send_dkeys_on(p);
@@ -56,12 +58,14 @@ class DoubleRing {
   int next_outer() const { return rank_at(ring_ + 1, place_); }
   int prev_outer() const { return rank_at(ring_ - 1, place_); }
 
+  /// Rows of chunk x that an inner ring computes with.
+  Range touched(int ring, int x) const {
+    Range rows;
+    for (int i = 0; i < w_; ++i) rows = hull(rows, e_.c.map.tile(rank_at(ring, i), x).keys);
+    return rows;
+  }
   Reach reach_outer(int x) const {
-    return reach_of(rings_, [&](int d) {
-      for (int i = 0; i < w_; ++i)
-        if (e_.c.map.area(rank_at(x / w_ + d, i), x) > 0) return true;
-      return false;
-    });
+    return reach_of(rings_, [&](int d) { return touched(x / w_ + d, x); });
   }
 
   void send_keys_on(int p) {
@@ -87,15 +91,20 @@ class DoubleRing {
     kv.prev = rank_at(ring_, place_ - 1);
     kv.chunk = [this, p](int d) { return rank_at(ring_ - p + rings_, place_ - d); };
     kv.reach = [this](int x) {
-      return reach_of(w_, [&](int d) { return e_.c.map.area(rank_at(ring_, x % w_ + d), x) > 0; });
+      return reach_of(w_, [&](int d) { return e_.c.map.tile(rank_at(ring_, x % w_ + d), x).keys; });
     };
-    emit_mesh(e_, q, kv, {home_.queries, keys_[p], home_.out, dkeys_[p]}, order_, pools_, p);
+    Home phase{home_.queries, keys_[p], home_.out, dkeys_[p]};
+    emit_mesh(e_, q, kv, phase, order_, pools_, p);
+    for (const Late& x : phase.late) e_.join(x.dkeys, dkeys_[p], chunk(p), x.pieces.front().rows);
   }
 
-  /// Adds what came in for this phase's chunk and sends the sum to the next inner ring.
+  /// Adds this phase's sum to what came in for its chunk and sends it to the next inner ring.
   void send_dkeys_on(int p) {
     const int mine = chunk(p), theirs = chunk((p + 1) % rings_), group = e_.b.new_group();
-    if (!arrived_.empty()) e_.join_dkeys(arrived_, dkeys_[p], mine);
+    if (!arrived_.empty()) {
+      if (!e_.untouched(dkeys_[p])) e_.join(dkeys_[p], arrived_, mine, touched(ring_, mine));
+      dkeys_[p] = arrived_;
+    }
     arrived_.clear();
     const int key = rings_ + p;
     if (reach_outer(mine).first <= p)
@@ -106,11 +115,13 @@ class DoubleRing {
       e_.b.recv(queue_, group, label::shift_dkv, plan::chunk(theirs), outer_axis_, prev_outer(),
                 key, e_.uses(arrived_, plan::Access::write));
     }
-    if (p + 1 == rings_ && !arrived_.empty()) e_.join_dkeys(arrived_, home_.dkeys, theirs);
+    if (p + 1 < rings_ || arrived_.empty()) return;
+    const Range rows = reach_outer(theirs).rows;
+    home_.late.push_back({arrived_, {{rows, rows.begin}}});
   }
 
   Emit& e_;
-  const Home& home_;
+  Home& home_;
   const int w_, rings_, ring_, place_, inner_axis_, outer_axis_;
   const Lockstep order_;
   Pools pools_;
@@ -122,7 +133,7 @@ class DoubleRing {
 
 }  // namespace
 
-void emit_double_ring(Emit& e, const Home& home, const Costs& costs, int first_axis) {
+void emit_double_ring(Emit& e, Home& home, const Costs& costs, int first_axis) {
   DoubleRing(e, home, costs, first_axis).run();
 }
 

@@ -79,76 +79,93 @@ std::vector<Use> Emit::uses(const Bundle& bundle, Access access) const {
   return out;
 }
 
+std::vector<Use> Emit::uses(const Bundle& bundle, Access access, Range rows) const {
+  std::vector<Use> out;
+  for (int id : bundle)
+    out.push_back(info(id).statistic ? b.part(id, access, {0, info(id).shape[0]}, rows)
+                                     : b.rows(id, access, rows));
+  return out;
+}
+
 std::int64_t Emit::bytes(const std::vector<Use>& list) const {
   std::int64_t n = 0;
-  for (const Use& u : list) {
-    const plan::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(u.buffer)];
-    n += u.d0.size() * u.d1.size() * buffer.shape[2] * size_of(buffer.dtype);
-  }
+  for (const Use& u : list) n += plan::bytes_of(plan_, u);
   return n;
 }
 
-void Emit::clear_out(const Bundle& out, int chunk) {
-  const auto list = uses(out, Access::write);
+void Emit::compute(std::string_view label, plan::Index index, std::string_view op,
+                   std::vector<Use> list) {
+  if (list.empty()) return;
   const auto touched = static_cast<double>(bytes(list));
-  if (!backward) {
-    b.compute(compute_queue, label::forward_reset, plan::chunk(chunk),
-              {"attention.reset", 0, touched}, list);
-    return;
-  }
-  b.compute(compute_queue, label::backward_zero, plan::chunk(chunk), {"tensor.zero", 0, touched},
-            list);
+  b.compute(compute_queue, label, index, {op, 0, touched}, std::move(list));
 }
 
-void Emit::clear_dkeys(const Bundle& dkeys, int chunk) {
-  for (int id : dkeys) {
-    const std::vector<Use> list{b.all(id, Access::write)};
-    b.compute(compute_queue, label::backward_zero, plan::chunk(chunk),
-              {"tensor.zero", 0, static_cast<double>(bytes(list))}, list);
-  }
+void Emit::begin(const Bundle& result, int chunk, Range rows) { empty_[result[0]] = {chunk, rows}; }
+
+void Emit::touch(const Bundle& result, Range first) {
+  const auto at = empty_.find(result[0]);
+  if (at == empty_.end()) return;
+  const auto [chunk, rows] = at->second;
+  empty_.erase(at);
+  if (first.empty()) return clear(result, chunk, {rows});
+  clear(result, chunk, {{rows.begin, first.begin}, {first.end, rows.end}});
+  clear(result, chunk, {first});
 }
 
-void Emit::tile(int q_chunk, int k_chunk, std::int64_t area, const Bundle& queries,
+void Emit::clear(const Bundle& result, int chunk, const std::vector<Range>& ranges) {
+  const bool state = info(result.back()).statistic;  // (O, LSE)
+  std::vector<Use> zeros;
+  for (const Range& rows : ranges) {
+    if (rows.empty()) continue;
+    const std::vector<Use> list = uses(result, Access::write, rows);
+    if (state)
+      compute(label::forward_reset, plan::chunk(chunk), "attention.reset", list);
+    else
+      zeros.insert(zeros.end(), list.begin(), list.end());
+  }
+  compute(label::backward_zero, plan::chunk(chunk), "tensor.zero", std::move(zeros));
+}
+
+void Emit::tile(int q_chunk, int k_chunk, const Extent& seen, const Bundle& queries,
                 const Bundle& keys, const Bundle& out, const Bundle& dkeys) {
-  std::vector<Use> list{b.all(queries[0], Access::read), b.all(keys[0], Access::read),
-                        b.all(keys[1], Access::read)};
-  for (std::size_t i = 1; i < queries.size(); ++i) list.push_back(b.all(queries[i], Access::read));
-  for (int id : out) list.push_back(b.all(id, Access::update));
-  if (backward)
-    for (int id : dkeys) list.push_back(b.all(id, Access::update));
+  touch(out, seen.queries);
+  if (backward) touch(dkeys, seen.keys);
+  std::vector<Use> list = uses(queries, Access::read, seen.queries);
+  const auto put = [&](std::ptrdiff_t at, const std::vector<Use>& more) {
+    list.insert(list.begin() + at, more.begin(), more.end());
+  };
+  put(1, uses(keys, Access::read, seen.keys));  // q, k, v, then what else belongs to the queries
+  put(std::ssize(list), uses(out, Access::update, seen.queries));
+  if (backward) put(std::ssize(list), uses(dkeys, Access::update, seen.keys));
   const plan::Work work{backward ? "attention.backward" : "attention.forward",
-                        c.problem.flops(c.pass, area, heads.query.size()),
+                        c.problem.flops(c.pass, seen.area, heads.query.size()),
                         static_cast<double>(bytes(list))};
   b.compute(compute_queue, backward ? label::backward_tile : label::forward_tile,
             plan::tile((q_chunk * c.split.u + inner) * c.split.slices + slice, k_chunk), work,
             std::move(list));
 }
 
-void Emit::join_out(const Bundle& from, const Bundle& to, int chunk) {
-  if (backward)
-    return add(label::backward_add, plan::chunk(chunk), b.all(from[0], Access::read),
-               b.all(to[0], Access::update));
-  std::vector<Use> list = uses(from, Access::read);
-  for (const Use& u : uses(to, Access::update)) list.push_back(u);
-  const auto touched = static_cast<double>(bytes(list));
-  b.compute(compute_queue, label::forward_merge, plan::chunk(chunk),
-            {"attention.merge", 0, touched}, std::move(list));
+void Emit::join(const Bundle& from, const Bundle& to, int chunk, Range rows) {
+  settle(to);
+  const std::vector<Use> in = uses(from, Access::read, rows), out = uses(to, Access::update, rows);
+  if (info(to.back()).statistic)
+    return compute(label::forward_merge, plan::chunk(chunk), "attention.merge",
+                   {in[0], in[1], out[0], out[1]});
+  std::vector<Use> pairs;
+  for (std::size_t i = 0; i < in.size(); ++i) pairs.insert(pairs.end(), {in[i], out[i]});
+  add(label::backward_add, plan::chunk(chunk), std::move(pairs));
 }
 
-void Emit::join_dkeys(const Bundle& from, const Bundle& to, int chunk) {
-  for (std::size_t i = 0; i < from.size(); ++i)
-    add(label::backward_add, plan::chunk(chunk), b.all(from[i], Access::read),
-        b.all(to[i], Access::update));
+void Emit::copy(std::string_view label, std::vector<Use> pairs) {
+  compute(label, {}, "tensor.copy", std::move(pairs));
 }
 
-void Emit::copy(std::string_view label, Use from, Use to) {
-  const std::vector<Use> list{from, to};
-  b.compute(compute_queue, label, {}, {"tensor.copy", 0, static_cast<double>(bytes(list))}, list);
+void Emit::add(std::string_view label, plan::Index index, std::vector<Use> pairs) {
+  compute(label, index, "tensor.add", std::move(pairs));
 }
 
-void Emit::add(std::string_view label, plan::Index index, Use from, Use to) {
-  const std::vector<Use> list{from, to};
-  b.compute(compute_queue, label, index, {"tensor.add", 0, static_cast<double>(bytes(list))}, list);
+void Emit::sum(std::string_view label, plan::Index index, std::vector<Use> terms_and_result) {
+  compute(label, index, "tensor.sum", std::move(terms_and_result));
 }
 
 const Bundle& Pool::take(int now, int last) {
@@ -165,8 +182,6 @@ Pools::Pools(Emit& e)
     : queries([&e](int i) { return e.new_queries(fmt::format(".in{}", i), e.c.q_rows); }),
       keys([&e](int i) { return e.new_keys(fmt::format(".in{}", i), e.c.k_rows); }),
       out([&e](int i) { return e.new_out(fmt::format(".part{}", i), e.c.q_rows); }),
-      dkeys([&e](int i) { return e.new_dkeys(fmt::format(".part{}", i), e.c.k_rows); }),
-      staging_out([&e](int i) { return e.new_out(fmt::format(".stage{}", i), e.c.q_rows); }),
-      staging_dkeys([&e](int i) { return e.new_dkeys(fmt::format(".stage{}", i), e.c.k_rows); }) {}
+      dkeys([&e](int i) { return e.new_dkeys(fmt::format(".part{}", i), e.c.k_rows); }) {}
 
 }  // namespace tessera::attention

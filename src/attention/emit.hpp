@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,24 +48,45 @@ class Emit {
              std::int64_t num_heads, std::int64_t dim);
   int statistic(const std::string& name, plan::Role role, std::int64_t rows);
 
-  /// Empty results: (0, -inf) forward, 0 backward.
-  void clear_out(const Bundle& out, int chunk);
-  void clear_dkeys(const Bundle& dkeys, int chunk);
-  /// One tile; the results are updated in place.
-  void tile(int q_chunk, int k_chunk, std::int64_t area, const Bundle& queries, const Bundle& keys,
+  /// From here on these rows of a result of `chunk` are empty: (0, -inf) forward, 0 backward. They
+  /// are cleared when something is added to them, those that a tile touches by a step right before
+  /// it, which the executor can leave out where the tile can write instead of add.
+  void begin(const Bundle& result, int chunk, Range rows);
+  void begin(const Bundle& result, int chunk) { begin(result, chunk, all_rows(result)); }
+  /// Nothing was added since begin().
+  bool untouched(const Bundle& result) const { return empty_.contains(result[0]); }
+  /// Clears what is untouched, for a reader.
+  void settle(const Bundle& result) { touch(result, {}); }
+  /// One tile; works on the rows that its mask touches and updates the results in place.
+  void tile(int q_chunk, int k_chunk, const Extent& seen, const Bundle& queries, const Bundle& keys,
             const Bundle& out, const Bundle& dkeys);
-  /// Adds a received partial result to another one.
-  void join_out(const Bundle& from, const Bundle& to, int chunk);
-  void join_dkeys(const Bundle& from, const Bundle& to, int chunk);
-  void copy(std::string_view label, plan::Use from, plan::Use to);
-  void add(std::string_view label, plan::Index index, plan::Use from, plan::Use to);
+  /// Adds rows of a partial result of `chunk` to another one.
+  void join(const Bundle& from, const Bundle& to, int chunk, Range rows);
+  /// One step for many parts: from, to, from, to, ...; none for an empty list.
+  void copy(std::string_view label, std::vector<plan::Use> pairs);
+  void add(std::string_view label, plan::Index index, std::vector<plan::Use> pairs);
+  /// The last use becomes the sum of the others.
+  void sum(std::string_view label, plan::Index index, std::vector<plan::Use> terms_and_result);
 
+  Range all_rows(const Bundle& bundle) const { return {0, info(bundle[0]).shape[0]}; }
   std::vector<plan::Use> uses(const Bundle& bundle, plan::Access access) const;
+  /// Rows of all tensors of a bundle; those of statistics are in their second dimension.
+  std::vector<plan::Use> uses(const Bundle& bundle, plan::Access access, Range rows) const;
   std::int64_t bytes(const std::vector<plan::Use>& uses) const;
-  const plan::Plan& plan() const { return plan_; }
+  const plan::Buffer& info(int id) const { return plan_.buffers[static_cast<std::size_t>(id)]; }
 
  private:
+  struct Empty {
+    int chunk;
+    Range rows;
+  };
+  void touch(const Bundle& result, Range first);
+  void clear(const Bundle& result, int chunk, const std::vector<Range>& ranges);
+  void compute(std::string_view label, plan::Index index, std::string_view op,
+               std::vector<plan::Use> list);
+
   plan::Plan& plan_;
+  std::map<int, Empty> empty_;  // by first buffer: results that begin() spoke of and nobody touched
 };
 
 /// Buffers for chunks that are in flight, used again as soon as the schedule allows. Times are
@@ -93,26 +115,38 @@ struct Family {
   std::function<Reach(int)> reach;  ///< chunk -> how far it goes
 };
 
-/// Buffers of this rank's own chunks, the distance-0 members of both families.
+/// Gradients that came in for rows of this rank's own keys.
+struct Late {
+  struct Piece {
+    Range rows;       ///< of the own keys
+    std::int64_t at;  ///< where they begin in the buffers
+  };
+  Bundle dkeys;
+  std::vector<Piece> pieces;
+};
+
+/// Buffers of this rank's own chunks, the distance-0 members of both families. dK, dV are the sums
+/// of `dkeys` and all that is `late` (gradients.hpp).
 struct Home {
   Bundle queries, keys, out, dkeys;
+  std::vector<Late> late = {};
 };
 
 /// Pools shared by consecutive bodies of one plan (the phases of a double ring).
 struct Pools {
   explicit Pools(Emit& e);
-  Pool queries, keys, out, dkeys, staging_out, staging_dkeys;
+  Pool queries, keys, out, dkeys;
 };
 
 /// The a x b tile of attention brief 2.3 with rings in both families and the given order.
 /// `phase` numbers the bodies of one plan; it keeps match keys and slot times apart.
-void emit_mesh(Emit& e, const Family& q, const Family& kv, const Home& home, const Lockstep& order,
+void emit_mesh(Emit& e, const Family& q, const Family& kv, Home& home, const Lockstep& order,
                Pools& pools, int phase = 0);
 
 // One function per scheme: emits the body between this rank's own queries, keys and results.
-void emit_mesh_scheme(Emit& e, const Home& home, const Lockstep& order, int first_axis);
-void emit_double_ring(Emit& e, const Home& home, const Costs& costs, int first_axis);
-void emit_all_gather(Emit& e, const Home& home, int first_axis);
+void emit_mesh_scheme(Emit& e, Home& home, const Lockstep& order, int first_axis);
+void emit_double_ring(Emit& e, Home& home, const Costs& costs, int first_axis);
+void emit_all_gather(Emit& e, Home& home, int first_axis);
 
 /// Key rows of chunk j that the rows of chunk p see, as local ranges: what all_gather sends.
 std::vector<Range> needed_keys(const Context& c, int p, int j);

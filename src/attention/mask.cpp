@@ -75,6 +75,11 @@ std::vector<Range> unite(std::vector<Range> r) {
 
 }  // namespace
 
+Range hull(Range a, Range b) {
+  if (a.empty()) return b;
+  return b.empty() ? a : Range{std::min(a.begin, b.begin), std::max(a.end, b.end)};
+}
+
 Band tight(Band b) {
   if (b.hi < Band::unbounded) b.q0 = std::max(b.q0, b.k0 - b.hi);
   if (b.lo > -Band::unbounded) b.q1 = std::min(b.q1, b.k1 - b.lo);
@@ -213,10 +218,14 @@ std::vector<Band> Mask::cut(const Rows& q, const Rows& k) const {
   return joined ? std::vector{*joined} : out;
 }
 
-std::int64_t Mask::area(const Rows& q, const Rows& k) const {
-  std::int64_t n = 0;
-  visit(q, k, [&](const Band& b) { n += attention::area(b); });
-  return n;
+Extent Mask::extent(const Rows& q, const Rows& k) const {
+  Extent out;
+  visit(q, k, [&](const Band& b) {
+    out.area += attention::area(b);
+    out.queries = hull(out.queries, {b.q0, b.q1});
+    out.keys = hull(out.keys, {b.k0, b.k1});
+  });
+  return out;
 }
 
 namespace {

@@ -23,6 +23,15 @@ struct MaskShape {
   std::int64_t keys = 0;
 };
 
+/// The smallest range that holds both; an empty one does not count.
+Range hull(Range a, Range b);
+
+/// The visible pairs of a tile, and the smallest ranges of its local rows that hold them.
+struct Extent {
+  std::int64_t area = 0;
+  Range queries, keys;
+};
+
 /// Visible (query row, key row) pairs. Everything that is not in a band is masked.
 class Mask {
  public:
@@ -45,8 +54,8 @@ class Mask {
   /// returned as one, though it was cut at the borders of segments: a rank's own zigzag tile of a
   /// causal mask is causal, any other is a rectangle. Operators are fastest on a single band.
   std::vector<Band> cut(const Rows& q, const Rows& k) const;
-  /// Visible pairs of that tile.
-  std::int64_t area(const Rows& q, const Rows& k) const;
+  Extent extent(const Rows& q, const Rows& k) const;
+  std::int64_t area(const Rows& q, const Rows& k) const { return extent(q, k).area; }
 
  private:
   template <class Take>

@@ -11,12 +11,39 @@ namespace tessera::attention {
 
 namespace {
 
+/// The results of one family by distance: what tiles sum up here, until the running sum of the
+/// members before comes in and goes on with it. Sums of the own chunk (distance 0) stay.
+struct Results {
+  Results(const Family& f, Pool& p, std::string_view label_, const Bundle& own, int end)
+      : family(f), pool(p), label(label_), at(f.size), rows(f.size), leaves(f.size, never) {
+    at[0] = own;
+    leaves[0] = end;
+  }
+  static constexpr int never = -1;
+
+  /// Slot in which the sum of the members before comes in.
+  int& comes(int d) { return leaves[d > 0 ? d - 1 : family.size - 1]; }
+  /// Is there such a sum?
+  bool joined(int d) const {
+    return family.reach(family.chunk(d)).first < (d > 0 ? d : family.size);
+  }
+
+  const Family& family;
+  Pool& pool;
+  std::string_view label;
+  std::vector<Bundle> at;   ///< empty: not here
+  std::vector<Range> rows;  ///< that tiles touch before the sum of the others comes in
+  std::vector<int> leaves;  ///< slot in which the sum goes to the next member
+  Bundle arrived;
+};
+
 /// Emits the slots of one schedule for one rank.
 class Body {
  public:
-  Body(Emit& e, const Family& q, const Family& kv, const Home& home, const Lockstep& order,
-       Pools& pools, int phase)
+  Body(Emit& e, const Family& q, const Family& kv, Home& home, const Lockstep& order, Pools& pools,
+       int phase)
       : e_(e),
+        home_(home),
         q_(q),
         kv_(kv),
         order_(order),
@@ -24,16 +51,14 @@ class Body {
         base_(phase * (static_cast<int>(order.slots.size()) + 1)),
         queries_(q.size),
         keys_(kv.size),
-        out_(q.size),
-        dkeys_(kv.size),
         q_last_(q.size),
         kv_last_(kv.size),
-        out_last_(q.size),
-        dkv_last_(kv.size) {
+        out_(q, pools.out, e.backward ? label::shift_dq : label::shift_o, home.out,
+             static_cast<int>(order.slots.size())),
+        dkeys_(kv, pools.dkeys, label::shift_dkv, home.dkeys,
+               static_cast<int>(order.slots.size())) {
     queries_[0] = home.queries;
     keys_[0] = home.keys;
-    out_[0] = home.out;
-    dkeys_[0] = home.dkeys;
     find_last_uses();
   }
 
@@ -49,22 +74,20 @@ class Body {
  private:
   void find_last_uses() {
     auto later = [](int& last, int t) { last = std::max(last, t); };
+    auto touch = [](Results& r, int d, Range rows) {
+      if (d > 1 && r.comes(d) == Results::never) r.rows[d] = hull(r.rows[d], rows);
+    };
     for (int t = 0; t < std::ssize(order_.slots); ++t) {
       const Slot& s = order_.slots[static_cast<std::size_t>(t)];
       for (const Block& x : s.blocks) {
         later(q_last_[x.s], t), later(kv_last_[x.t], t);
-        later(out_last_[x.s], t), later(dkv_last_[x.t], t);
+        const Extent& seen = e_.c.map.tile(q_.chunk(x.s), kv_.chunk(x.t));
+        touch(out_, x.s, seen.queries), touch(dkeys_, x.t, seen.keys);
       }
       if (s.op == Transfer::q) later(q_last_[s.distance - 1], t), later(q_last_[s.distance], t);
       if (s.op == Transfer::kv) later(kv_last_[s.distance - 1], t), later(kv_last_[s.distance], t);
-      if (s.op == Transfer::out) {
-        later(out_last_[s.distance], t);
-        if (s.distance + 1 < q_.size) later(out_last_[s.distance + 1], t);
-      }
-      if (s.op == Transfer::dkv) {
-        later(dkv_last_[s.distance], t);
-        if (s.distance + 1 < kv_.size) later(dkv_last_[s.distance + 1], t);
-      }
+      if (s.op == Transfer::out) out_.leaves[s.distance] = t;
+      if (s.op == Transfer::dkv) dkeys_.leaves[s.distance] = t;
     }
   }
 
@@ -75,10 +98,9 @@ class Body {
       case Transfer::kv:
         return shift(kv_, label::shift_kv, slot.distance, keys_, pools_.keys, kv_last_);
       case Transfer::out:
-        return hand_on(q_, e_.backward ? label::shift_dq : label::shift_o, slot.distance, out_,
-                       pools_.staging_out);
+        return hand_on(out_, slot.distance);
       case Transfer::dkv:
-        return hand_on(kv_, label::shift_dkv, slot.distance, dkeys_, pools_.staging_dkeys);
+        return hand_on(dkeys_, slot.distance);
       case Transfer::none:
         break;
     }
@@ -99,79 +121,80 @@ class Body {
     }
   }
 
-  /// Results go towards their owner: sends the running result of distance d, receives that of
+  /// Results go towards their owner: sends the running sum of distance d, receives that of
   /// distance d + 1, or this rank's own when d + 1 closes the ring.
-  void hand_on(const Family& f, std::string_view label, int d, std::vector<Bundle>& results,
-               Pool& staging) {
-    const int mine = f.chunk(d), theirs = f.chunk((d + 1) % f.size);
+  void hand_on(Results& r, int d) {
+    const Family& f = r.family;
+    const int next = (d + 1) % f.size, mine = f.chunk(d), theirs = f.chunk(next);
     const int group = e_.b.new_group();
     if (f.reach(mine).first <= d)
-      e_.b.send(e_.comm_queue, group, label, plan::chunk(mine), f.axis, f.next, base_ + now_,
-                e_.uses(results[d], plan::Access::read));
-    arrived_.clear();
-    if (f.reach(theirs).first <= d) {
-      arrived_ = staging.take(base_ + now_, base_ + now_);
-      e_.b.recv(e_.comm_queue, group, label, plan::chunk(theirs), f.axis, f.prev, base_ + now_,
-                e_.uses(arrived_, plan::Access::write));
-    }
+      e_.b.send(e_.comm_queue, group, r.label, plan::chunk(mine), f.axis, f.next, base_ + now_,
+                e_.uses(r.at[d], plan::Access::read));
+    r.arrived.clear();
+    if (!r.joined(next)) return;
+    r.arrived = r.pool.take(base_ + now_, base_ + r.leaves[next]);
+    e_.b.recv(e_.comm_queue, group, r.label, plan::chunk(theirs), f.axis, f.prev, base_ + now_,
+              e_.uses(r.arrived, plan::Access::write));
   }
 
+  /// Adds what tiles summed up here to what came in, which goes on: few rows where the mask lets
+  /// few through. To the own results it is the other way round; own dK, dV wait for their sum.
   void join(const Slot& slot) {
     if (slot.op != Transfer::out && slot.op != Transfer::dkv) return;
-    if (arrived_.empty()) return;
-    const bool rows = slot.op == Transfer::out;
-    const Family& f = rows ? q_ : kv_;
-    const int d = (slot.distance + 1) % f.size;
-    if (rows)
-      e_.join_out(arrived_, out_at(d), f.chunk(d));
+    Results& r = slot.op == Transfer::out ? out_ : dkeys_;
+    if (r.arrived.empty()) return;
+    const int d = (slot.distance + 1) % r.family.size, chunk = r.family.chunk(d);
+    if (d > 0) {
+      if (!r.at[d].empty()) e_.join(r.at[d], r.arrived, chunk, r.rows[d]);
+      r.at[d] = r.arrived;
+      return;
+    }
+    const Range rows = r.family.reach(chunk).rows;
+    if (slot.op == Transfer::out)
+      e_.join(r.arrived, home_.out, chunk, rows);
     else
-      e_.join_dkeys(arrived_, dkeys_at(d), f.chunk(d));
+      home_.late.push_back({r.arrived, {{rows, rows.begin}}});
   }
 
   void block(Block x) {
     const int qc = q_.chunk(x.s), kc = kv_.chunk(x.t);
-    const std::int64_t area = e_.c.map.area(qc, kc);
-    if (area == 0) return;
-    const Bundle& out = out_at(x.s);
+    const Extent& seen = e_.c.map.tile(qc, kc);
+    if (seen.area == 0) return;
     static const Bundle none;
-    e_.tile(qc, kc, area, queries_[x.s], keys_[x.t], out, e_.backward ? dkeys_at(x.t) : none);
+    const Bundle& out = result_at(out_, x.s);
+    e_.tile(qc, kc, seen, queries_[x.s], keys_[x.t], out,
+            e_.backward ? result_at(dkeys_, x.t) : none);
   }
 
-  const Bundle& out_at(int d) {
-    if (out_[d].empty()) {
-      out_[d] = pools_.out.take(base_ + now_, base_ + out_last_[d]);
-      e_.clear_out(out_[d], q_.chunk(d));
-    }
-    return out_[d];
-  }
-
-  const Bundle& dkeys_at(int d) {
-    if (dkeys_[d].empty()) {
-      dkeys_[d] = pools_.dkeys.take(base_ + now_, base_ + dkv_last_[d]);
-      e_.clear_dkeys(dkeys_[d], kv_.chunk(d));
-    }
-    return dkeys_[d];
+  /// Only what is added to a sum that comes in can do without the rows that no tile touches.
+  const Bundle& result_at(Results& r, int d) {
+    if (!r.at[d].empty()) return r.at[d];
+    const bool joined = r.joined(d);
+    r.at[d] = r.pool.take(base_ + now_, base_ + (joined ? r.comes(d) : r.leaves[d]));
+    e_.begin(r.at[d], r.family.chunk(d), joined ? r.rows[d] : e_.all_rows(r.at[d]));
+    return r.at[d];
   }
 
   Emit& e_;
+  Home& home_;
   const Family &q_, &kv_;
   const Lockstep& order_;
   Pools& pools_;
   const int base_;
   int now_ = 0;
-  std::vector<Bundle> queries_, keys_, out_, dkeys_;  // by distance; empty: not here
-  std::vector<int> q_last_, kv_last_, out_last_, dkv_last_;
-  Bundle arrived_;
+  std::vector<Bundle> queries_, keys_;  // by distance; empty: not here
+  std::vector<int> q_last_, kv_last_;
+  Results out_, dkeys_;
 };
 
 }  // namespace
 
-void emit_mesh(Emit& e, const Family& q, const Family& kv, const Home& home, const Lockstep& order,
+void emit_mesh(Emit& e, const Family& q, const Family& kv, Home& home, const Lockstep& order,
                Pools& pools, int phase) {
   Body(e, q, kv, home, order, pools, phase).run();
 }
 
-void emit_mesh_scheme(Emit& e, const Home& home, const Lockstep& order, int first_axis) {
+void emit_mesh_scheme(Emit& e, Home& home, const Lockstep& order, int first_axis) {
   const Split& s = e.c.split;
   const ChunkMap& map = e.c.map;
   const int a = e.c.scheme.a, b = e.c.scheme.b;
@@ -188,9 +211,10 @@ void emit_mesh_scheme(Emit& e, const Home& home, const Lockstep& order, int firs
   std::vector<Reach> q_reach(a);
   for (int i = 0; i < a; ++i)
     q_reach[i] = reach_of(a, [&](int d) {
+      Range rows;
       for (int t = 0; t < b; ++t)
-        if (map.area(member(row, i), member(t, (i + d) % a)) > 0) return true;
-      return false;
+        rows = hull(rows, map.tile(member(row, i), member(t, (i + d) % a)).queries);
+      return rows;
     });
   q.reach = [=](int chunk) { return q_reach[chunk % a]; };
 
@@ -203,9 +227,10 @@ void emit_mesh_scheme(Emit& e, const Home& home, const Lockstep& order, int firs
   std::vector<Reach> kv_reach(b);
   for (int j = 0; j < b; ++j)
     kv_reach[j] = reach_of(b, [&](int d) {
+      Range rows;
       for (int t = 0; t < a; ++t)
-        if (map.area(member((j + d) % b, t), member(j, col)) > 0) return true;
-      return false;
+        rows = hull(rows, map.tile(member((j + d) % b, t), member(j, col)).keys);
+      return rows;
     });
   kv.reach = [=](int chunk) { return kv_reach[chunk / a]; };
 

@@ -2,8 +2,10 @@
 #include "attention/scheme.hpp"
 
 #include <array>
+#include <utility>
 
 #include "attention/emit.hpp"
+#include "attention/gradients.hpp"
 #include "attention/ulysses.hpp"
 
 namespace tessera::attention {
@@ -82,11 +84,9 @@ class RankPlan {
                            : e_.tensor("o.acc", Role::scratch, e_.accumulate, e_.c.q_rows,
                                        e_.heads.query.size(), p_.value_dim);
     home.out = {acc, e_.statistic(name::lse, Role::output, e_.c.q_rows)};
-    e_.clear_out(home.out, e_.outer);
-    body(home);
-    if (p_.sink) apply_sink(home.out);
+    attend(home);
     if (!direct)
-      e_.copy(label::forward_store, e_.b.all(acc, Access::read), e_.b.all(o, Access::write));
+      e_.copy(label::forward_store, {e_.b.all(acc, Access::read), e_.b.all(o, Access::write)});
   }
 
   void backward() {
@@ -134,16 +134,17 @@ class RankPlan {
       const int part =
           slices == 1 ? lse : e_.statistic(e_.of_slice("lse.part"), Role::scratch, e_.c.q_rows);
       home.out = {acc, part};
-      e_.clear_out(home.out, e_.outer);
-      body(home);
-      if (p_.sink) apply_sink(home.out);
+      attend(home);
+      const Exchanged x{o, e_.tensor(e_.of_slice("o.chunk"), Role::saved, e_.storage, e_.c.q_rows,
+                                     heads, p_.value_dim)};
+      std::vector<plan::Use> stores{e_.b.all(acc, Access::read), e_.b.all(x.chunk, Access::write),
+                                    e_.b.rows(acc, Access::read, shard_rows(e_, x, e_.inner)),
+                                    own_place(e_, x)};
       if (slices > 1)
-        e_.copy(label::forward_store, e_.b.all(part, Access::read),
-                e_.b.rows(lse, Access::write, {g * heads, (g + 1) * heads}));
-      const int stored = e_.tensor(e_.of_slice("o.chunk"), Role::saved, e_.storage, e_.c.q_rows,
-                                   heads, p_.value_dim);
-      e_.copy(label::forward_store, e_.b.all(acc, Access::read), e_.b.all(stored, Access::write));
-      Outbound out = emit_exit(e_, {{o, stored, true}}, 0, key_of(g) + u_);
+        stores.insert(stores.end(), {e_.b.all(part, Access::read),
+                                     e_.b.rows(lse, Access::write, {g * heads, (g + 1) * heads})});
+      e_.copy(label::forward_store, std::move(stores));
+      Outbound out = emit_exit(e_, {x}, 0, key_of(g) + u_);
       emit_unpack(e_, before);
       before = std::move(out);
     }
@@ -163,8 +164,8 @@ class RankPlan {
       int part = lse;
       if (slices > 1) {
         part = e_.statistic(e_.of_slice("lse.part"), Role::scratch, e_.c.q_rows);
-        e_.copy(label::pack, e_.b.rows(lse, Access::read, {g * heads, (g + 1) * heads}),
-                e_.b.all(part, Access::write));
+        e_.copy(label::pack, {e_.b.rows(lse, Access::read, {g * heads, (g + 1) * heads}),
+                              e_.b.all(part, Access::write)});
       }
       Home home;
       const int o = bind_saved(home);
@@ -230,7 +231,15 @@ class RankPlan {
     if (p_.sink) sink_gradient(lse, delta);
   }
 
-  void body(const Home& home) {
+  /// The body of forward and what follows all merges.
+  void attend(Home& home) {
+    e_.begin(home.out, e_.outer);
+    body(home);
+    e_.settle(home.out);
+    if (p_.sink) apply_sink(home.out);
+  }
+
+  void body(Home& home) {
     const int axis = u_ > 1 ? 1 : 0;
     switch (body_of(e_.c.scheme)) {
       case SchemeKind::double_ring:
@@ -260,8 +269,8 @@ class RankPlan {
                             e_.c.k_rows, hk, p_.head_dim),
                   e_.tensor(direct ? name::dv : e_.of_slice("dv.acc"), role, e_.accumulate,
                             e_.c.k_rows, hk, p_.value_dim)};
-    e_.clear_out(home.out, e_.outer);
-    e_.clear_dkeys(home.dkeys, e_.outer);
+    e_.begin(home.out, e_.outer);
+    e_.begin(home.dkeys, e_.outer);
   }
 
   /// The shards dQ, dK and dV that the caller binds.
@@ -275,48 +284,68 @@ class RankPlan {
             shard(name::dv, k_shard(), p_.kv_heads, p_.value_dim)};
   }
 
-  void store_gradients(const Home& home) {
-    if (e_.storage == e_.accumulate) return;
-    const int from[] = {home.out[0], home.dkeys[0], home.dkeys[1]};
-    const std::array<int, 3> to = gradients();
-    for (int i = 0; i < 3; ++i)
-      e_.copy(label::backward_store, e_.b.all(from[i], Access::read),
-              e_.b.all(to[static_cast<std::size_t>(i)], Access::write));
+  void store_gradients(Home& home) {
+    if (e_.storage == e_.accumulate) {
+      e_.settle(home.out);
+      return emit_join_late(e_, home);
+    }
+    const auto whole = [&](int to) {
+      return std::vector<Store>{{e_.all_rows({to}), e_.b.all(to, Access::write)}};
+    };
+    const auto [dq, dk, dv] = gradients();
+    emit_store_gradients(e_, home, {whole(dq), whole(dk), whole(dv)});
   }
 
   /// Replicated KV heads are summed over their replicas, in the accumulate dtype; all else travels
   /// in the storage dtype, in which it ends.
-  Outbound exchange_gradients(const Home& home, int dq, int dk, int dv) {
-    const int key = key_of(e_.slice) + u_;
-    const bool replicated = p_.kv_heads % u_ != 0;
-    auto stored = [&](int acc, const char* name) {
-      if (e_.storage == e_.accumulate) return acc;
-      const plan::Buffer like = e_.plan().buffers[static_cast<std::size_t>(acc)];
-      const int out = e_.tensor(e_.of_slice(name), Role::scratch, e_.storage, like.shape[0],
-                                like.shape[1], like.shape[2]);
-      e_.copy(label::backward_store, e_.b.all(acc, Access::read), e_.b.all(out, Access::write));
-      return out;
-    };
-    const int q = stored(home.out[0], "dq.chunk");
-    if (!replicated) {
-      const int k = stored(home.dkeys[0], "dk.chunk"), v = stored(home.dkeys[1], "dv.chunk");
-      return emit_exit(e_, {{dq, q, true}, {dk, k, false}, {dv, v, false}}, 0, key);
+  Outbound exchange_gradients(Home& home, int dq, int dk, int dv) {
+    const bool replicated = p_.kv_heads % u_ != 0, same = e_.storage == e_.accumulate;
+    std::vector<Exchanged> tensors{
+        {dq, home.out[0], true}, {dk, home.dkeys[0], false}, {dv, home.dkeys[1], false}};
+    const int converted = same ? 0 : replicated ? 1 : 3;
+    if (converted < 3) emit_join_late(e_, home);
+    std::array<std::vector<Store>, 3> stores;
+    const std::array names{"dq.chunk", "dk.chunk", "dv.chunk"};
+    for (std::size_t i = 0; std::cmp_less(i, converted); ++i)
+      stores[i] = store_parts(tensors[i], names[i]);
+    emit_store_gradients(e_, home, stores);
+    if (replicated) {
+      if (!same) {
+        tensors[1].shard = sum_of_replicas("dk.sum", p_.head_dim);
+        tensors[2].shard = sum_of_replicas("dv.sum", p_.value_dim);
+      }
+      clear({tensors[1].shard, tensors[2].shard});
     }
-    const bool same = e_.storage == e_.accumulate;
-    const int sum_k = same ? dk
-                           : e_.tensor("dk.sum", Role::scratch, e_.accumulate, k_shard(),
-                                       p_.kv_heads, p_.head_dim);
-    const int sum_v = same ? dv
-                           : e_.tensor("dv.sum", Role::scratch, e_.accumulate, k_shard(),
-                                       p_.kv_heads, p_.value_dim);
-    e_.clear_dkeys({sum_k, sum_v}, e_.outer);
-    const Outbound out = emit_exit(
-        e_, {{dq, q, true}, {sum_k, home.dkeys[0], false}, {sum_v, home.dkeys[1], false}}, 0, key);
-    if (same) return out;
+    emit_own(e_, {tensors.begin() + converted, tensors.end()});
+    Outbound out = emit_exit(e_, tensors, 0, key_of(e_.slice) + u_);
+    if (!replicated || same) return out;
     emit_unpack(e_, out);
-    e_.copy(label::backward_store, e_.b.all(sum_k, Access::read), e_.b.all(dk, Access::write));
-    e_.copy(label::backward_store, e_.b.all(sum_v, Access::read), e_.b.all(dv, Access::write));
+    e_.copy(label::backward_store,
+            {e_.b.all(tensors[1].shard, Access::read), e_.b.all(dk, Access::write),
+             e_.b.all(tensors[2].shard, Access::read), e_.b.all(dv, Access::write)});
     return {};
+  }
+
+  /// Gives a gradient a chunk in the storage dtype to travel from; this rank's own rows go straight
+  /// to their place in the shard.
+  std::vector<Store> store_parts(Exchanged& x, const char* name) {
+    const plan::Buffer like = e_.info(x.chunk);
+    x.chunk = e_.tensor(e_.of_slice(name), Role::scratch, e_.storage, like.shape[0], like.shape[1],
+                        like.shape[2]);
+    const Range own = shard_rows(e_, x, e_.inner);
+    std::vector<Store> out{{own, own_place(e_, x)}};
+    for (const Range rows : {Range{0, own.begin}, Range{own.end, like.shape[0]}})
+      if (!rows.empty()) out.push_back({rows, e_.b.rows(x.chunk, Access::write, rows)});
+    return out;
+  }
+
+  int sum_of_replicas(const char* name, std::int64_t dim) {
+    return e_.tensor(name, Role::scratch, e_.accumulate, k_shard(), p_.kv_heads, dim);
+  }
+
+  void clear(const Bundle& result) {
+    e_.begin(result, e_.outer);
+    e_.settle(result);
   }
 
   int sink_input() {
@@ -337,7 +366,7 @@ class RankPlan {
     if (dsink_ < 0) {
       dsink_ =
           e_.b.buffer({name::dsink, Role::output, e_.accumulate, {p_.query_heads, 1, 1}, false});
-      e_.clear_dkeys({dsink_}, e_.outer);
+      clear({dsink_});
     }
     const std::vector<plan::Use> list{e_.b.rows(sink_input(), Access::read, e_.heads.query),
                                       e_.b.all(lse, Access::read), e_.b.all(delta, Access::read),
@@ -401,10 +430,11 @@ plan::Program make_program(const Problem& p, const Scheme& scheme, int n, Pass p
 
 std::pair<Rows, Rows> tile_rows(const Context& c, int rank, const plan::Index& index) {
   const int q = index.i / (c.split.u * c.split.slices);
-  Rows keys = key_chunk(c.problem, c.split, index.j);
-  if (c.scheme.kind == SchemeKind::all_gather && index.j != rank)
-    keys = slice(keys, needed_keys(c, q, index.j));
-  return {query_chunk(c.problem, c.split, q), std::move(keys)};
+  const Extent& seen = c.map.tile(q, index.j);
+  const Rows keys = key_chunk(c.problem, c.split, index.j);
+  const bool sent = c.scheme.kind == SchemeKind::all_gather && index.j != rank;
+  return {slice(query_chunk(c.problem, c.split, q), seen.queries),
+          sent ? slice(keys, needed_keys(c, q, index.j)) : slice(keys, seen.keys)};
 }
 
 }  // namespace tessera::attention

@@ -33,7 +33,8 @@ plan::Program make_program(const Problem& p, const Scheme& scheme, int n, Pass p
 plan::Program make_program(const Problem& p, const Scheme& scheme, int n, Pass pass,
                            const plan::Machine& machine);
 
-/// Rows of queries and keys of the tile that a tile step works on (binding of masks at run time).
+/// Rows of queries and keys of the tile that a tile step works on (binding of masks at run time):
+/// of both chunks the smallest range that the mask touches; of keys that were sent, all that came.
 std::pair<Rows, Rows> tile_rows(const Context& c, int rank, const plan::Index& index);
 
 }  // namespace tessera::attention

@@ -23,14 +23,20 @@ struct Exchanged {
 /// Shard -> chunk for all tensors at once, one message per peer; the heads of the emitted slice.
 void emit_enter(Emit& e, const std::vector<Exchanged>& tensors, int axis, int key);
 
-/// Chunk -> shard in two parts, so that other work can stand between them: the messages, and
-/// putting what came in into its place. Replicated KV heads are summed into the shard, which must
-/// be cleared before.
+/// Rows of the chunk that are the shard of member `inner` of the head group, and, for this rank's
+/// own, their place in the shard: the heads of the emitted slice.
+Range shard_rows(const Emit& e, const Exchanged& x, int inner);
+plan::Use own_place(const Emit& e, const Exchanged& x);
+
+/// Chunk -> shard in three parts, so that other work can stand between them: this rank's own rows,
+/// for callers that did not put them in their place yet; the messages; and putting what came in
+/// into its place. Replicated KV heads are summed into the shard, which must be cleared before.
 struct Outbound {
   std::vector<Exchanged> tensors;
   std::vector<int> received;
   int slice = 0;
 };
+void emit_own(Emit& e, const std::vector<Exchanged>& tensors);
 Outbound emit_exit(Emit& e, const std::vector<Exchanged>& tensors, int axis, int key);
 void emit_unpack(Emit& e, const Outbound& exit);
 

@@ -17,6 +17,7 @@
 #include "base/units.hpp"
 #include "exec/prepared.hpp"
 #include "memory/cuda.hpp"
+#include "plan/region.hpp"
 
 namespace tessera::exec {
 
@@ -46,19 +47,18 @@ std::vector<std::int64_t> signature_of(const ops::Call& call) {
 /// the plan runs does not matter. Of scratch the checker has proved it.
 std::vector<char> overwritable(const plan::Plan& plan) {
   std::vector<char> out(plan.buffers.size(), 1);
-  std::vector<std::vector<plan::Use>> written(plan.buffers.size());
+  std::vector<plan::Region> written(plan.buffers.size());
+  plan::Rect hole;
   for (const plan::Step& s : plan.steps) {
     for (const plan::Use& u : plan.uses(s)) {
       const auto b = static_cast<std::size_t>(u.buffer);
-      const auto before = [&](const plan::Use& w) {
-        return w.d0.covers(u.d0) && w.d1.covers(u.d1);
-      };
       if (u.access != plan::Access::write && plan.buffers[b].role != plan::Role::scratch &&
-          std::none_of(written[b].begin(), written[b].end(), before))
+          !written[b].contains({u.d0, u.d1}, hole))
         out[b] = 0;
     }
     for (const plan::Use& u : plan.uses(s))
-      if (u.access == plan::Access::write) written[static_cast<std::size_t>(u.buffer)].push_back(u);
+      if (u.access == plan::Access::write)
+        written[static_cast<std::size_t>(u.buffer)].add({u.d0, u.d1});
   }
   return out;
 }

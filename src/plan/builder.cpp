@@ -99,6 +99,7 @@ int Builder::add(Step step, std::vector<Use> uses) {
   open_unit(step);
   deps_.clear();
   for (const Use& use : uses) collect(step, use);
+  if (step.kind == StepKind::all_reduce) follow_messages(step);
   step.first_after = static_cast<std::uint32_t>(plan_.after_pool.size());
   step.num_after = static_cast<std::uint32_t>(deps_.size());
   std::sort(deps_.begin(), deps_.end());
@@ -143,6 +144,17 @@ void Builder::collect(const Step& step, const Use& use) {
                       plan_.buffers[use.buffer].name));
     }
     if (plan_.steps[touch.step].queue != step.queue) depend(step, touch.step);
+  }
+}
+
+/// A rank that waits for the others in a reduction posts no messages: all of its other queues must
+/// be done, or those that wait for them would never come.
+void Builder::follow_messages(const Step& step) {
+  for (std::int32_t i = 0; i < std::ssize(plan_.steps); ++i) {
+    const Step& other = plan_.steps[i];
+    if (is_comm(other.kind) && other.queue != step.queue &&
+        unit_[i] == unit_[last_step_[other.queue]])
+      depend(step, i);
   }
 }
 

@@ -32,6 +32,7 @@ class Builder {
            std::vector<Use> uses);
   int recv(int queue, int group, std::string_view label, Index index, int axis, int peer, int key,
            std::vector<Use> uses);
+  /// Waits for all messages of the other queues that were added before it.
   int all_reduce(int queue, std::string_view label, Index index, int axis, int key,
                  std::vector<Use> uses);
   /// A group number not used before.
@@ -49,6 +50,7 @@ class Builder {
   void open_unit(const Step& step);
   void collect(const Step& step, const Use& use);
   void depend(const Step& step, std::int32_t on);
+  void follow_messages(const Step& step);
   void remember(std::int32_t step, const Use& use);
 
   Plan& plan_;

@@ -48,10 +48,17 @@ void expect_mask(const Mask& m, const Visible& visible) {
           const Rows q = rows_of(m.rows(), i), k = rows_of(m.cols(), j);
           const auto tile = cells(m.cut(q, k), count(q), count(k));
           const auto gq = expand(q), gk = expand(k);
-          for (std::size_t a = 0; a < gq.size(); ++a)
-            for (std::size_t b = 0; b < gk.size(); ++b)
-              ASSERT_EQ(int(tile[a][b]), gq[a] >= 0 && gk[b] >= 0 && visible(gq[a], gk[b]) ? 1 : 0)
-                  << m.kind();
+          Extent extent;
+          for (std::int64_t a = 0; a < std::ssize(gq); ++a)
+            for (std::int64_t b = 0; b < std::ssize(gk); ++b) {
+              const bool seen = gq[a] >= 0 && gk[b] >= 0 && visible(gq[a], gk[b]);
+              ASSERT_EQ(int(tile[a][b]), seen ? 1 : 0) << m.kind();
+              if (!seen) continue;
+              extent.queries = hull(extent.queries, {a, a + 1});
+              extent.keys = hull(extent.keys, {b, b + 1});
+            }
+          EXPECT_EQ(m.extent(q, k).queries, extent.queries) << m.kind();
+          EXPECT_EQ(m.extent(q, k).keys, extent.keys) << m.kind();
           sum += m.area(q, k);
         }
       EXPECT_EQ(sum, area) << m.kind();

@@ -93,6 +93,17 @@ TEST_F(PlanBuilder, unknown_buffer_or_queue_is_a_logic_error) {
   EXPECT_THROW(run(7, {}), std::logic_error);
 }
 
+/// Nobody may wait in a reduction with messages that others need still to be posted, though they
+/// touch other buffers: of the last unit of the other queue every message is waited for.
+TEST_F(PlanBuilder, reduction_waits_for_messages_of_other_queues) {
+  b.send(other, b.new_group(), "t", {}, 0, 1, 0, {b.all(x, Access::read)});
+  const int unit = b.new_group();
+  const int s = b.send(other, unit, "t", {}, 0, 1, 1, {b.rows(x, Access::read, {0, 1})});
+  const int r = b.recv(other, unit, "t", {}, 0, 1, 1, {b.rows(x, Access::write, {2, 3})});
+  b.send(comm, b.new_group(), "t", {}, 0, 1, 2, {b.rows(x, Access::read, {0, 1})});
+  EXPECT_EQ(waits(b.all_reduce(comm, "t", {}, 0, 3, {b.all(y, Access::update)})), (Waits{s, r}));
+}
+
 /// Random steps on three queues; every pair that conflicts must be ordered, and no wait may point
 /// forward or into the own queue.
 TEST(PlanBuilderProperty, every_conflict_is_ordered) {
