@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // What splitting attention over 4 ranks costs one GPU: the compute steps of all 4 plans of a scheme
 // run one rank after the other, without transfers, each as one graph, beside one call of the
-// operator for the whole problem. Causal, zigzag, 32 heads of 128, bf16. Medians of 20 after 3
-// warm-ups; flops are those of visible pairs. Exit code 1 when a limit is not kept.
+// operator for the whole problem, a graph too. Causal, zigzag, 32 heads of 128, bf16. All cases of
+// a size take turns, so that clocks and power are alike: ratios are medians of those within a
+// round. Flops are those of visible pairs. Exit code 1 when a limit is not kept.
 #include <fmt/format.h>
 #include <mpi.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
+#include <span>
 
 #include "attention/scheme.hpp"
 #include "drivers/common/machine_file.hpp"
@@ -28,7 +33,9 @@ using attention::Problem;
 using attention::Scheme;
 using attention::SchemeKind;
 
-constexpr int ranks = 4, warm_ups = 3, repetitions = 20;
+constexpr int ranks = 4, repetitions = 20;
+constexpr int warm_ups = 3;            // a pass becomes a graph after its first run
+constexpr double warm_up_s = 0.15;     // clocks follow the load within about 0.1 s
 constexpr double launch_limit = 0.02;  // host time over device time
 
 /// Least rate over that of one call for the whole problem: issue 4, B.
@@ -107,40 +114,62 @@ struct Bench {
   parallel::Communicator self{MPI_COMM_SELF, "bench"};
 };
 
-/// Seconds of one call of the operator for the whole problem.
-Spread time_single(Bench& bench, const ops::Registry& registry, const Problem& p, Pass pass) {
-  const std::int64_t n = p.sequence;
-  const auto make = [&](DType t, std::array<std::int64_t, 3> shape) {
-    return bench.tensors.make(t, shape, "whole problem");
-  };
-  const std::array<std::int64_t, 3> rows{n, p.query_heads, p.head_dim}, stats{p.query_heads, n, 1};
-  std::vector<Tensor> tensors;
-  const int stored = pass == Pass::forward ? 3 : 4;  // q k v, and do
-  for (int i = 0; i < stored; ++i) tensors.push_back(make(DType::bf16, rows));
-  if (pass == Pass::backward)
-    for (int i = 0; i < 2; ++i) tensors.push_back(make(DType::f32, stats));
-  for (int i = 0; i < (pass == Pass::forward ? 1 : 3); ++i)
-    tensors.push_back(make(DType::f32, rows));
-  if (pass == Pass::forward) tensors.push_back(make(DType::f32, stats));
-  const std::vector<ops::Band> mask = p.mask.bands();
-  ops::Call call{pass == Pass::forward ? "attention.forward" : "attention.backward",
-                 {},
-                 {mask, p.scale_factor(), 0},
-                 {},
-                 bench.device.compute.front().handle()};
-  for (const Tensor& t : tensors) call.args.push_back(t.ref);
-  registry.prepare(call);
-  const memory::Event begin(true), end(true);
-  std::vector<double> seconds;
-  for (int i = 0; i < warm_ups + repetitions; ++i) {
-    begin.record(call.stream);
-    registry.run(call);
-    end.record(call.stream);
-    end.wait();
-    if (i >= warm_ups) seconds.push_back(memory::Event::seconds_between(begin, end));
+/// One run of something that is measured.
+struct Sample {
+  double device_s = 0, host_s = 0;
+};
+
+/// One call of the operator for the whole problem, with what executors do for plans: outputs that
+/// the operator can write are not summed into, and the call is a graph.
+class Single {
+ public:
+  Single(Bench& bench, const ops::Registry& registry, const Problem& p, Pass pass)
+      : mask_(p.mask.bands()), stream_(bench.device.compute.front().handle()) {
+    ops::Call call{pass == Pass::forward ? "attention.forward" : "attention.backward",
+                   arguments(bench, p, pass),
+                   {mask_, p.scale_factor(), 0},
+                   {},
+                   stream_};
+    const ops::Implementation& chosen = registry.choose(call);
+    for (std::size_t i = 0; chosen.overwrites && i < call.args.size(); ++i)
+      if (chosen.overwrites(call, i)) call.attributes.fresh |= std::uint32_t{1} << i;
+    registry.prepare(call);
+    chosen.run(call);  // kernels are loaded at their first launch
+    memory::synchronize(stream_);
+    graph_.emplace(stream_, [&] { chosen.run(call); });
   }
-  return spread_of(seconds);
-}
+  Sample run() {
+    begin_.record(stream_);
+    graph_->launch(stream_);
+    end_.record(stream_);
+    end_.wait();
+    return {memory::Event::seconds_between(begin_, end_), 0};
+  }
+
+ private:
+  std::vector<TensorRef> arguments(Bench& bench, const Problem& p, Pass pass) {
+    const std::array<std::int64_t, 3> rows{p.sequence, p.query_heads, p.head_dim};
+    const std::array<std::int64_t, 3> stats{p.query_heads, p.sequence, 1};
+    const auto make = [&](int count, DType t, const std::array<std::int64_t, 3>& shape) {
+      for (int i = 0; i < count; ++i)
+        tensors_.push_back(bench.tensors.make(t, shape, "whole problem"));
+    };
+    const bool forward = pass == Pass::forward;
+    make(forward ? 3 : 4, DType::bf16, rows);  // q k v, and do
+    if (!forward) make(2, DType::f32, stats);
+    make(forward ? 1 : 3, DType::f32, rows);
+    if (forward) make(1, DType::f32, stats);
+    std::vector<TensorRef> out;
+    for (const Tensor& t : tensors_) out.push_back(t.ref);
+    return out;
+  }
+
+  std::vector<Tensor> tensors_;
+  std::vector<ops::Band> mask_;
+  void* stream_;
+  memory::Event begin_{true}, end_{true};
+  std::optional<memory::Graph> graph_;
+};
 
 /// The plan of one rank. All its buffers are bound, scratch too, since what the other ranks would
 /// have sent must be numbers and not zeros.
@@ -180,71 +209,125 @@ class Rank {
   std::unique_ptr<exec::Executor> executor_;
 };
 
-struct PassTime {
-  Spread seconds;       ///< all ranks one after the other
-  double launch_share;  ///< median of host time over device time
+/// The plans of all ranks of a scheme, one after the other.
+class Ranks {
+ public:
+  Ranks(Bench& bench, const Problem& p, const Scheme& scheme, Pass pass)
+      : context_(p, scheme, ranks, pass) {
+    const plan::Program program = attention::make_program(p, scheme, ranks, pass, bench.machine);
+    for (int r = 0; r < ranks; ++r)
+      all_.push_back(
+          std::make_unique<Rank>(bench, context_, program.plans[static_cast<std::size_t>(r)], r));
+  }
+  Sample run() {
+    Sample out;
+    for (const auto& rank : all_) {
+      const exec::Measured run = rank->run();
+      out.device_s += run.seconds;
+      out.host_s += run.launch_s;
+    }
+    return out;
+  }
+
+ private:
+  attention::Context context_;
+  std::vector<std::unique_ptr<Rank>> all_;
 };
 
-PassTime time_pass(Bench& bench, const Problem& p, const Scheme& scheme, Pass pass) {
-  const attention::Context context(p, scheme, ranks, pass);
-  const plan::Program program = attention::make_program(p, scheme, ranks, pass, bench.machine);
-  std::vector<std::unique_ptr<Rank>> all;
-  for (int r = 0; r < ranks; ++r)
-    all.push_back(
-        std::make_unique<Rank>(bench, context, program.plans[static_cast<std::size_t>(r)], r));
-  std::vector<double> seconds, shares;
-  for (int i = 0; i < warm_ups + repetitions; ++i) {
-    double device = 0, host = 0;
-    for (const auto& rank : all) {
-      const exec::Measured run = rank->run();
-      device += run.seconds;
-      host += run.launch_s;
+/// Something that takes its turn in every round, and its time in each of them.
+struct Case {
+  std::function<Sample()> run;
+  std::vector<Sample> rounds{};
+};
+
+/// Runs all cases in turn, first for a while and then for the record; each round begins with
+/// another one.
+void take_turns(std::vector<Case>& cases) {
+  double spent = 0;
+  for (int i = 0; i < warm_ups || spent < warm_up_s; ++i)
+    for (Case& c : cases) spent += c.run().device_s;
+  for (std::size_t round = 0; round < repetitions; ++round) {
+    std::vector<Sample> samples(cases.size());
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const std::size_t at = (round + i) % cases.size();
+      samples[at] = cases[at].run();
     }
-    if (i < warm_ups) continue;
-    seconds.push_back(device);
-    shares.push_back(host / device);
+    for (std::size_t i = 0; i < cases.size(); ++i) cases[i].rounds.push_back(samples[i]);
   }
-  return {spread_of(seconds), spread_of(shares).median};
 }
 
-struct Single {
-  double seconds = 0, cudnn_seconds = 0;  ///< 0: there is no cuDNN
-};
+/// Over the rounds, f of the samples of a case.
+template <class F>
+Spread over_rounds(const Case& c, F f) {
+  std::vector<double> v;
+  for (const Sample& s : c.rounds) v.push_back(f(s));
+  return spread_of(v);
+}
+Spread seconds_of(const Case& c) {
+  return over_rounds(c, [](const Sample& s) { return s.device_s; });
+}
+/// Time of `one` over that of `c`, round by round.
+Spread ratio_of(const Case& one, const Case& c) {
+  auto other = one.rounds.begin();
+  return over_rounds(c, [&](const Sample& s) { return (other++)->device_s / s.device_s; });
+}
 
 /// One line of the table and one JSON object; false when a limit is not kept.
-bool report(nlohmann::ordered_json& results, const Problem& p, const Scheme& scheme, Pass pass,
-            const PassTime& t, const Single& single) {
+bool report(nlohmann::ordered_json& results, const Problem& p, Pass pass, const Scheme& scheme,
+            const Case& c, const Case& single, const Case* cudnn) {
   const std::int64_t tokens = p.sequence / ranks;
-  const double flops = p.flops(pass, p.mask.area(), p.query_heads), median = t.seconds.median;
-  const double of_single = single.seconds / median, limit = limit_of(tokens);
-  const bool fast = of_single >= limit, light = t.launch_share <= launch_limit;
-  nlohmann::ordered_json j{{"scheme", scheme.text()},
-                           {"pass", attention::name_of(pass)},
-                           {"tokens_per_rank", tokens},
-                           {"rate", 1e-12 * flops / median},
-                           {"median_s", median},
-                           {"min_s", t.seconds.min},
-                           {"max_s", t.seconds.max},
-                           {"single_rate", 1e-12 * flops / single.seconds},
-                           {"of_single", of_single},
-                           {"limit", limit},
-                           {"launch_share", t.launch_share},
-                           {"launch_limit", launch_limit},
+  const double flops = p.flops(pass, p.mask.area(), p.query_heads), limit = limit_of(tokens);
+  const auto rate = [&](const Case& x) { return 1e-12 * flops / seconds_of(x).median; };
+  const Spread seconds = seconds_of(c), of_single = ratio_of(single, c);
+  const double launch =
+      over_rounds(c, [](const Sample& s) { return s.host_s / s.device_s; }).median;
+  const bool fast = of_single.median >= limit, light = launch <= launch_limit;
+  nlohmann::ordered_json j{{"scheme", scheme.text()},        {"pass", attention::name_of(pass)},
+                           {"tokens_per_rank", tokens},      {"rate", rate(c)},
+                           {"median_s", seconds.median},     {"min_s", seconds.min},
+                           {"max_s", seconds.max},           {"single_rate", rate(single)},
+                           {"of_single", of_single.median},  {"of_single_min", of_single.min},
+                           {"of_single_max", of_single.max}, {"limit", limit},
+                           {"launch_share", launch},         {"launch_limit", launch_limit},
                            {"kept", fast && light}};
-  std::string cudnn = "-";
-  if (single.cudnn_seconds > 0) {
-    j["cudnn_rate"] = 1e-12 * flops / single.cudnn_seconds;
-    j["of_cudnn"] = single.cudnn_seconds / median;
-    cudnn = fmt::format("{:.3f}", single.cudnn_seconds / median);
+  std::string of_cudnn = "-";
+  if (cudnn) {
+    const double ratio = ratio_of(*cudnn, c).median;
+    j["cudnn_rate"] = rate(*cudnn);
+    j["of_cudnn"] = ratio;
+    of_cudnn = fmt::format("{:.3f}", ratio);
   }
-  fmt::print("{:<12}{:<10}{:>8}{:>10.3f} ms{:>9.1f}{:>9.1f}{:>9.3f}{:>9}{:>9.2f}%  {}{}\n",
-             scheme.text(), attention::name_of(pass), tokens, 1e3 * median, 1e-12 * flops / median,
-             1e-12 * flops / single.seconds, of_single, cudnn, 100 * t.launch_share,
-             fast ? "" : fmt::format("BELOW {:.2f} ", limit),
-             light ? "" : fmt::format("LAUNCH ABOVE {:.0f} %", 100 * launch_limit));
+  fmt::print(
+      "{:<12}{:<10}{:>8}{:>10.3f} ms{:>9.1f}{:>9.1f}{:>8.3f} ({:.3f} .. {:.3f}){:>9}{:>9.2f}%"
+      "  {}{}\n",
+      scheme.text(), attention::name_of(pass), tokens, 1e3 * seconds.median, rate(c), rate(single),
+      of_single.median, of_single.min, of_single.max, of_cudnn, 100 * launch,
+      fast ? "" : fmt::format("BELOW {:.2f} ", limit),
+      light ? "" : fmt::format("LAUNCH ABOVE {:.0f} %", 100 * launch_limit));
   std::fflush(stdout);
   results.push_back(std::move(j));
   return fast && light;
+}
+
+/// Measures some schemes and the single calls in turn; how many keep their limits.
+int measure(Bench& bench, nlohmann::ordered_json& results, const Problem& p, Pass pass,
+            std::span<const Scheme> schemes) {
+  std::deque<Single> singles;
+  std::deque<Ranks> passes;
+  std::vector<Case> cases;
+  const auto add = [&](auto& list, auto&&... arguments) {
+    auto* one = &list.emplace_back(bench, arguments...);
+    cases.push_back({[one] { return one->run(); }});
+  };
+  add(singles, bench.registry, p, pass);
+  if (bench.has_cudnn) add(singles, bench.cudnn, p, pass);
+  for (const Scheme& s : schemes) add(passes, p, s, pass);
+  take_turns(cases);
+  int kept = 0;
+  for (std::size_t i = 0; i < schemes.size(); ++i)
+    kept += report(results, p, pass, schemes[i], cases[singles.size() + i], cases[0],
+                   bench.has_cudnn ? &cases[1] : nullptr);
+  return kept;
 }
 
 int run(const std::string& out, const std::string& machine_file, bool quick) {
@@ -258,19 +341,23 @@ int run(const std::string& out, const std::string& machine_file, bool quick) {
                            {"machine", bench.machine.name},
                            {"ranks", ranks},
                            {"warm_ups", warm_ups},
+                           {"warm_up_s", warm_up_s},
+                           {"in_turn", true},
                            {"repetitions", repetitions}};
   auto& results = j["results"] = nlohmann::ordered_json::array();
-  fmt::print("{:<12}{:<10}{:>8}{:>13}{:>9}{:>9}{:>9}{:>9}{:>10}\n", "scheme", "pass", "per rank",
-             "4 ranks", "TFLOP/s", "1 call", "of it", "of cuDNN", "launch");
+  fmt::print(
+      "all cases of a size in turn, {} rounds after {} s; ratio: median within rounds (least .. "
+      "most)\n{:<12}{:<10}{:>8}{:>13}{:>9}{:>9}{:>25}{:>9}{:>10}\n",
+      repetitions, warm_up_s, "scheme", "pass", "per rank", "4 ranks", "TFLOP/s", "1 call", "of it",
+      "of cuDNN", "launch");
   int kept = 0;
   for (std::int64_t tokens = 2048; tokens <= (quick ? 4096 : 16384); tokens *= 2) {
     const Problem p = problem_of(ranks * tokens);
-    for (const Pass pass : {Pass::forward, Pass::backward}) {
-      Single single{time_single(bench, bench.registry, p, pass).median};
-      if (bench.has_cudnn) single.cudnn_seconds = time_single(bench, bench.cudnn, p, pass).median;
-      for (const Scheme& s : schemes)
-        kept += report(results, p, s, pass, time_pass(bench, p, s, pass), single);
-    }
+    // All schemes of the largest size together would not fit into the memory of the device.
+    const std::size_t together = tokens < 16384 ? schemes.size() : 1;
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      for (std::size_t at = 0; at < schemes.size(); at += together)
+        kept += measure(bench, results, p, pass, std::span(schemes).subspan(at, together));
   }
   io::write_text_atomic(out, j.dump(1) + "\n");
   fmt::print("{} of {} cases keep their limits\n", kept, results.size());

@@ -205,7 +205,13 @@ class Bench {
     return std::ranges::any_of(registry_.list(), [&](auto& i) { return i.backend == backend; });
   }
 
-  /// Memory-bound operators on n tokens of 32 heads of 128.
+  /// Memory-bound operators where the launch counts and where the memory does.
+  void bandwidths() {
+    for (const std::int64_t n : {1024, 16384}) bandwidth(n);
+  }
+
+ private:
+  /// On n tokens of 32 heads of 128.
   void bandwidth(std::int64_t n) {
     const auto make = [&](DType t, std::array<std::int64_t, 3> shape) {
       return make_tensor(budget_, t, shape, "bench", Space::cuda);
@@ -226,13 +232,20 @@ class Bench {
     run("attention.delta", {x.ref, b.ref, lx.ref}, "f32 bf16", 6 * each);
     run("tensor.copy", {x.ref, y.ref}, "f32", 8 * each);
     run("tensor.copy", {x.ref, b.ref}, "to bf16", 6 * each);
+    run("tensor.copy", {b.ref, x.ref}, "to f32", 6 * each);
     run("tensor.add", {x.ref, y.ref}, "f32", 12 * each);
+    run("tensor.sum", {x.ref, y.ref, b.ref}, "2 to bf16", 10 * each);
+    const Range all{0, n}, first{0, 16}, second{16, 32};
+    run("tensor.copy",
+        {x.ref.slice(all, first), b.ref.slice(all, second), y.ref.slice(all, second),
+         b.ref.slice(all, first)},
+        "halves", 6 * each);
     report("cudaMemcpyAsync f32", n, "-", 8 * each, "TB/s", time_of(stream_, [&] {
              memory::copy(y.buffer.data(), x.buffer.data(), x.buffer.bytes(), stream_);
            }));
+    run("tensor.zero", {x.ref, y.ref}, "f32", 8 * each);  // at the end: zeros take less power
   }
 
- private:
   Backward time_backward(const std::string& backend, const Operands& t, ops::Call backward) {
     backward.attributes.fresh = fresh_bits(registry_, backward);
     registry_.prepare(backward);
@@ -363,7 +376,7 @@ void portable(const std::string& backend) {
   for (const std::int64_t n : {2048, 4096}) {
     for (const char* mask : {"causal", "full"}) bench.attention({n, 32, 32, 128, 128}, mask);
   }
-  bench.bandwidth(16384);
+  bench.bandwidths();
 }
 
 void run(const std::string& out, Extent extent) {
@@ -371,7 +384,7 @@ void run(const std::string& out, Extent extent) {
   if (extent != Extent::masks) shapes(bench, extent);
   const std::int64_t n = extent == Extent::quick ? 16384 : 65536;
   bench.gaps(n);
-  if (extent != Extent::masks) bench.bandwidth(16384);
+  if (extent != Extent::masks) bench.bandwidths();
   if (extent != Extent::masks && bench.offers("kokkos-cuda")) portable("kokkos-cuda");
   write(out, json_of_masks(n));
 }

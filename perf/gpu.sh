@@ -161,15 +161,16 @@ attention() {
 
 # Lines of "tokens transport kv_heads mask channels ranks", in the order in which they are run.
 cases_of_ours() {
-  local n t kv mask lengths="8192 16384 32768 65536"
-  if is_quick; then lengths="8192 16384"; fi
-  for n in $lengths; do
-    for mask in causal full; do for kv in 32 8; do for t in $transports; do
-      echo "$n $t $kv $mask 0 $gpus"
-    done; done; done
-    if [ "$gpus" -gt 1 ] && { [ "$n" = 8192 ] || [ "$n" = 32768 ]; }; then
-      echo "$n nccl 32 causal 1 $gpus"
-    fi
+  local n t kv mask lengths="8192 16384 32768 65536" long="131072 262144"
+  if is_quick; then lengths="8192 16384" long=; fi
+  for n in $lengths $long; do echo "$n peer 32 causal 0 $gpus"; done
+  for t in $transports; do
+    for mask in causal full; do for kv in 32 8; do
+      [ "$t $kv $mask" != "peer 32 causal" ] || continue
+      for n in $lengths; do echo "$n $t $kv $mask 0 $gpus"; done
+      [ "$t $kv $mask" != "nccl 32 causal" ] ||
+        printf "%s nccl 32 causal 1 $gpus\n" 8192 32768
+    done; done
   done
   # One GPU under masks with gaps, beside FlexAttention.
   for mask in causal full window documents; do
@@ -177,13 +178,9 @@ cases_of_ours() {
       echo "$n peer 32 $mask 0 1"
     fi
   done
-  if is_quick; then return; fi
-  for n in 131072 262144; do for t in $transports; do echo "$n $t 32 causal 0 $gpus"; done; done
-  for n in 131072 262144; do for mask in causal full; do for kv in 32 8; do
-    for t in $transports; do
-      [ "$kv $mask" = "32 causal" ] || echo "$n $t $kv $mask 0 $gpus"
-    done
-  done; done; done
+  for n in $long; do for t in $transports; do for mask in causal full; do for kv in 32 8; do
+    [ "$t $kv $mask" = "peer 32 causal" ] || echo "$n $t $kv $mask 0 $gpus"
+  done; done; done; done
 }
 
 schemes_on() {
@@ -209,7 +206,7 @@ END
 # Names of reports: ours_<ranks>_<transport>_<tokens>_<mask>_kv<heads>.json
 run_case() {
   local n=$1 t=$2 kv=$3 mask=$4 channels=$5 number=$6 seconds=$7 repeats=20 warmup=3 lengths
-  if [ "$n" -gt 65536 ] || is_quick; then repeats=5 warmup=1; fi
+  if [ "$n" -ge 65536 ] || is_quick; then repeats=5 warmup=1; fi
   local set=("attention.sequence=$n" "attention.kv_heads=$kv" "attention.mask=$mask"
     "attention.schemes=$(schemes_on "$number")" "parallel.transport=$t" "run.warmup=$warmup"
     "run.repeats=$repeats" "machine.file=$(machine_of "$t$([ "$channels" = 0 ] || echo 1)")")
@@ -250,14 +247,22 @@ stage_ours() {
   return "$failed"
 }
 
+# A case that ends the processes (an illegal memory access, as seen with cuDNN and NCCL of torch
+# 2.11) is noted in the report; another start goes on behind it.
 stage_peers() {
-  local failed=0
+  local begin=$SECONDS remaining=$budget
   rm -f "$run/peers.json"
   has_torch || return 1
-  limit $((budget + 120)) python3 -m torch.distributed.run --standalone --nproc-per-node="$gpus" \
-    "$root/perf/torch_peers.py" "$run/peers.json" --budget "$budget" "${quick[@]}" \
-    2>"$run/logs/peers.log" || { failed=1; tail -n 15 "$run/logs/peers.log"; }
-  return "$failed"
+  while [ "$remaining" -gt 0 ]; do
+    limit $((remaining + 120)) python3 -m torch.distributed.run --standalone --nproc-per-node="$gpus" \
+      "$root/perf/torch_peers.py" "$run/peers.json" --resume --budget "$remaining" "${quick[@]}" \
+      2>"$run/logs/peers.log" && return
+    grep -q '"running"' "$run/peers.json" 2>/dev/null || break  # it did not come to a case
+    grep -m 1 -i 'error' "$run/logs/peers.log" | cut -c 1-200
+    remaining=$((budget - (SECONDS - begin)))
+  done
+  tail -n 15 "$run/logs/peers.log"
+  return 1
 }
 
 stage_pass() {

@@ -306,14 +306,20 @@ def lines_of_ratios(folder):
 def lines_of_pass(report):
     """Computing of all ranks' plans on one GPU beside one call for the whole problem."""
     lines = ["", f"{report['ranks']} ranks' plans one after the other on one GPU, no transfers, "
-             f"against one call: {report['device']}; machine {report['machine']}",
-             f"{'per rank':>8}  {'':<22}{'TFLOP/s':>9}{'1 call':>9}{'ratio':>8}{'limit':>7}"
-             f"{'of cuDNN':>10}{'launch':>9}  {'ms (fastest .. slowest)'}"]
+             f"against one call: {report['device']}; machine {report['machine']}"]
+    if report.get("in_turn"):
+        lines.append(f"one call and schemes in turn, {report['repetitions']} rounds; ratio: median "
+                     "within rounds (least .. most)")
+    lines.append(f"{'per rank':>8}  {'':<22}{'TFLOP/s':>9}{'1 call':>9}{'ratio':>25}{'limit':>7}"
+                 f"{'of cuDNN':>10}{'launch':>9}  {'ms (fastest .. slowest)'}")
     for r in report["results"]:
+        within = (f" ({r['of_single_min']:.3f} .. {r['of_single_max']:.3f})"
+                  if "of_single_min" in r else "")
         spread = {"median": r["median_s"], "min": r["min_s"], "max": r["max_s"]}
         cudnn = f"{r['of_cudnn']:.3f}" if "of_cudnn" in r else "-"
         lines.append(f"{r['tokens_per_rank']:>8}  {r['scheme'] + ' ' + r['pass']:<22}"
-                     f"{r['rate']:>9.1f}{r['single_rate']:>9.1f}{r['of_single']:>8.3f}"
+                     f"{r['rate']:>9.1f}{r['single_rate']:>9.1f}"
+                     f"{format(r['of_single'], '.3f') + within:>25}"
                      f"{r['limit']:>7.2f}{cudnn:>10}{100 * r['launch_share']:>7.2f} %  "
                      f"{spread_of(spread)}{'' if r['kept'] else '  LIMIT NOT KEPT'}")
     return lines

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from peer_cases import go_on, is_done
 from torch_methods import (DIM, HEADS, AllGather, ContextParallel, Single, Ulysses, Unsupported,
                            device_of_rank, sdpa)
 
@@ -64,6 +65,8 @@ class Bench:
             "device": torch.cuda.get_device_name(), "gpus": self.n, "dtype": "bf16",
             "warm_ups": WARM_UPS, "repetitions": REPETITIONS, "query_heads": HEADS,
             "head_dim": DIM, "budget_s": options.budget, "links": [], "results": []}
+        if options.resume and Path(options.out).exists():
+            go_on(self.report, json.loads(Path(options.out).read_text()))
 
     def save(self):
         if self.rank == 0:
@@ -215,6 +218,8 @@ class Bench:
         """Measures one case or notes why not, and saves the report."""
         result = {"method": method.name, "tokens": tokens,
                   "mask": "causal" if causal else "full", "kv_heads": kv_heads}
+        if is_done(self.report, result):
+            return
         key = (method.name, causal, kv_heads)
         likely = 14 * pairs_of(tokens, causal) * HEADS * DIM / self.n / LIKELY_RATE
         before, seconds = self.last.get(key, (tokens, likely))
@@ -224,12 +229,15 @@ class Bench:
             result["error"] = (f"left out: {spent:.0f} s spent and about {coming:.0f} s needed "
                                f"of --budget {self.options.budget:.0f}")
         else:
+            self.report["running"] = dict(result)
+            self.save()
             try:
                 result.update(self.measure(method, tokens, causal, kv_heads))
                 self.last[key] = (tokens, result["both"]["median"])
             except Unsupported as why:
                 result["error"] = str(why)
         torch.cuda.empty_cache()
+        self.report.pop("running", None)
         self.report["results"].append(result)
         self.save()
         if self.rank == 0:
@@ -291,6 +299,9 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("out", metavar="OUT.json")
     parser.add_argument("--quick", action="store_true", help="8192 and 16384 tokens only")
+    parser.add_argument("--resume", action="store_true",
+                        help="keep what is in OUT.json and go on behind the case in which the "
+                             "process ended")
     parser.add_argument("--tokens", type=int, nargs="+", help="of the whole sequence")
     parser.add_argument("--kv-heads", type=int, nargs="+", default=[32, 8])
     parser.add_argument("--masks", nargs="+", choices=["causal", "full"],
@@ -309,11 +320,12 @@ def main():
     # Host exchanges stay on this host: torchrun --standalone, whose name may not resolve.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     bench = Bench(parse())
-    if bench.n > 1:
+    if bench.n > 1 and not bench.report["links"]:
         bench.links()
-    for tokens in sorted(bench.options.tokens):
-        for mask in bench.options.masks:
-            for kv_heads in bench.options.kv_heads:
+    # One kind of case at all lengths before the next kind: a short budget then compares something.
+    for mask in bench.options.masks:
+        for kv_heads in bench.options.kv_heads:
+            for tokens in sorted(bench.options.tokens):
                 for method in bench.methods():
                     bench.case(method, tokens, mask == "causal", kv_heads)
     bench.save()

@@ -212,6 +212,27 @@ class Report(unittest.TestCase):
                               "max_s": 3e-3, "fraction": 0.5, "full_s": 4e-3, "floor_s": 1e-5}]})
         self.assertRegex(self.line(self.report(), "slices", "%"), r"1\.255 LIMIT NOT KEPT$")
 
+    def test_passes_beside_one_call(self):
+        row = {"scheme": "ring", "pass": "backward", "tokens_per_rank": 2048, "rate": 312.1,
+               "median_s": 4.404e-3, "min_s": 4.387e-3, "max_s": 4.43e-3, "single_rate": 471.7,
+               "of_single": 0.662, "limit": 0.8, "launch_share": 0.0036, "kept": False}
+        report = {"device": "GPU", "machine": "one", "ranks": 4, "repetitions": 20,
+                  "results": [row]}
+        self.write(**{"pass": report})
+        line = r"312\.1 +471\.7 +0\.662 +0\.80 +- +0\.36 %  4\.404 .*  LIMIT NOT KEPT$"
+        text = self.report()
+        self.assertRegex(self.line(text, "ring backward"), line)
+        self.assertNotIn("in turn", text)
+        report["in_turn"] = True
+        row.update(of_single=0.812, of_single_min=0.79, of_single_max=0.825, of_cudnn=0.9,
+                   kept=True)
+        self.write(**{"pass": report})
+        text = self.report()
+        self.assertIn("one call and schemes in turn, 20 rounds", text)
+        self.assertRegex(self.line(text, "ring backward"),
+                         r"471\.7 +0\.812 \(0\.790 \.\. 0\.825\) +0\.80 +0\.900 +0\.36 %")
+        self.assertNotIn("NOT KEPT", text)
+
     def test_nothing_is_made_up(self):
         (self.folder / "conditions.txt").write_text("date: today\n")
         self.assertEqual(self.report(), "date: today\n")
@@ -238,6 +259,33 @@ class Report(unittest.TestCase):
                                 capture_output=True, text=True)
         self.assertEqual(result.returncode, 2)
         self.assertIn("usage", result.stderr)
+
+
+class PeerCases(unittest.TestCase):
+    """A run whose process was ended by a case goes on behind it."""
+
+    def setUp(self):
+        sys.path.insert(0, str(Path(SCRIPT).parent))
+        self.cases = importlib.import_module("peer_cases")
+        sys.path.pop(0)
+
+    def test_goes_on_behind_the_case_that_ended_the_process(self):
+        case = {"method": "ulysses", "tokens": 8192, "mask": "causal", "kv_heads": 32}
+        done = {**case, "method": "all_gather", "both": {"median": 1.0}}
+        report = {"torch": "2", "links": [], "results": []}
+        self.cases.go_on(report, {"torch": "1", "links": [{"bytes": 8}], "results": [done],
+                                  "running": case})
+        self.assertEqual(report["torch"], "2")
+        self.assertEqual(report["links"], [{"bytes": 8}])
+        self.assertEqual(report["results"][0], done)
+        self.assertIn("ended in this case", report["results"][1]["error"])
+        self.assertTrue(self.cases.is_done(report, case))
+        self.assertFalse(self.cases.is_done(report, {**case, "tokens": 16384}))
+
+    def test_a_run_that_came_to_its_end_notes_no_failure(self):
+        report = {"results": []}
+        self.cases.go_on(report, {"results": []})
+        self.assertEqual(report, {"links": [], "results": []})
 
 
 if __name__ == "__main__":
