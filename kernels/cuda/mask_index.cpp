@@ -96,7 +96,11 @@ void add_strip(std::span<const TileBand> mask, const Rect& strip, int col_block,
     const Rect block{strip.row0, strip.row1, c, std::min(c + col_block, strip.col1)};
     std::vector<TileBand> bands;
     for (const Meeting& m : found) {
-      if (!visible_part(m.band, block).empty()) bands.push_back(m.band);
+      if (visible_part(m.band, block).empty()) continue;
+      bands.push_back(m.band);
+      // A diagonal may run on behind a block that was cut short, where its rows are another
+      // block's.
+      bands.back().row1 = std::min(bands.back().row1, strip.row1);
     }
     const bool whole = all_rows && block.col1 - block.col0 == col_block;
     if (whole && cover(bands, block)) {

@@ -57,6 +57,12 @@ struct Seen {
   bool all = true, holes = false;
 };
 
+bool in_entry(const TileIndex& index, const TileEntry& entry, int i, int j) {
+  for (int b = 0; b < entry.band_count; ++b)
+    if (in_band(index.bands[entry.band_begin + b], i, j)) return true;
+  return false;
+}
+
 Seen look_at(const TileIndex& index, const TileEntry& entry, const Cells& cells, TileRows rows,
              int col_block) {
   Seen out;
@@ -67,15 +73,20 @@ Seen look_at(const TileIndex& index, const TileEntry& entry, const Cells& cells,
       seen = seen || visible;
       out.all = out.all && visible;
       if (!(entry.flags & tile_partial)) continue;
-      bool banded = false;
-      for (int b = 0; b < entry.band_count; ++b) {
-        banded = banded || in_band(index.bands[entry.band_begin + b], i, j);
-      }
-      EXPECT_EQ(banded, visible) << "cell " << i << ", " << j;
+      EXPECT_EQ(in_entry(index, entry, i, j), visible) << "cell " << i << ", " << j;
     }
     out.holes = out.holes || (j < cells.cols && !seen);
   }
   return out;
+}
+
+/// Rows behind a block that was cut short belong to another block; kernels that sum over rows would
+/// count them twice.
+void check_rows_behind(const TileIndex& index, const TileEntry& entry, TileRows rows, int row_block,
+                       int col_block) {
+  for (int i = rows.end; i < rows.begin + row_block; ++i)
+    for (int j = entry.col; j < entry.col + col_block; ++j)
+      EXPECT_FALSE(in_entry(index, entry, i, j)) << "cell " << i << ", " << j;
 }
 
 /// Every cell that is visible stands in one block, and what is said of each block is right.
@@ -101,6 +112,7 @@ void check_index(std::span<const ops::Band> mask, int m, int n, bool by_keys, in
       }
       SCOPED_TRACE(::testing::Message() << "block at " << rows.begin << ", " << entry.col);
       const Seen seen = look_at(index, entry, cells, rows, col_block);
+      if (by_keys) check_rows_behind(index, entry, rows, row_block, col_block);
       const bool whole = !by_keys || rows.end - rows.begin == row_block;
       EXPECT_EQ((entry.flags & tile_partial) == 0, seen.all && whole);
       EXPECT_EQ((entry.flags & tile_holes) != 0, seen.holes);
@@ -162,6 +174,15 @@ TEST(gpu_mask_index, long_documents_have_blocks_of_their_own) {
     for (int e = index.begin[i]; e < index.begin[i + 1]; ++e)
       EXPECT_EQ((index.entries[e].col - document) % 128, 0);
   }
+}
+
+TEST(gpu_mask_index, a_diagonal_does_not_run_on_behind_a_block_that_is_cut) {
+  // Keys 300 to 899 are seen by queries 1000 to 1099 too, so their blocks begin at 300.
+  const std::vector<ops::Band> mask{{0, 900, 0, 900, 0, 0}, {1000, 1100, 300, 900, -open, open}};
+  check_index(mask, 1100, 1000, true, 128, 64);
+  const TileIndex index =
+      index_tiles(transposed(narrow(mask, 1100, 1000)), 1000, 1100, 128, 64, true);
+  EXPECT_EQ(std::ranges::count(index.rows, 300, &TileRows::end), 1);
 }
 
 TEST(gpu_mask_index, short_documents_share_blocks) {

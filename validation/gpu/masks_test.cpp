@@ -73,6 +73,12 @@ TEST(gpu_masks, window_over_many_items) {
   check({tokens, tokens, 24, 24, 128, 128}, {{0, tokens, 0, tokens, -199, 0}}, "window");
 }
 
+/// Blocks of keys end at 300, in the middle of a diagonal.
+TEST(gpu_masks, a_diagonal_across_the_end_of_a_block) {
+  check({1100, 1000, 4, 4, 128, 128}, {{0, 900, 0, 900, 0, 0}, {1000, 1100, 300, 900, -open, open}},
+        "diagonal");
+}
+
 TEST(gpu_masks, slices_over_many_items) {
   check({tokens, tokens, 24, 24, 128, 128}, perf::slices_of(tokens), "slices");
 }

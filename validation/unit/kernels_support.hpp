@@ -198,8 +198,12 @@ inline std::vector<ops::Band> random_mask(std::mt19937_64& rng, std::int64_t m, 
   const auto rows = cuts(m), keys = cuts(n);
   for (std::size_t a = 0; a + 1 < rows.size(); ++a) {
     for (std::size_t b = 0; b + 1 < keys.size(); ++b) {
-      const std::int64_t kind = draw(0, 4), low = draw(-m, n);
+      const std::int64_t kind = draw(0, 5), low = draw(-m, n);
       if (kind == 0) continue;
+      if (kind == 5) {  // a single diagonal
+        mask.push_back({rows[a], rows[a + 1], keys[b], keys[b + 1], low, low});
+        continue;
+      }
       mask.push_back({rows[a], rows[a + 1], keys[b], keys[b + 1], kind & 1 ? -open : low,
                       kind & 2 ? open : low + draw(-2, n)});
     }
