@@ -12,7 +12,7 @@ namespace {
 
 constexpr int threads = 256;
 constexpr int blocks_of_sm = 5;             // 40 KiB and more of an SM are then under way
-constexpr int64_t most_pieces = INT32_MAX;  // of one move; Divisor needs them below 2^31
+constexpr int64_t most_elements = INT32_MAX;  // of one move; places in it are 32 bits
 constexpr int most_moves = 24, most_terms = 64;
 
 /// Quotients n / value of n < 2^31 by a product (Granlund and Montgomery, 1994).
@@ -229,7 +229,7 @@ class Batch {
   cudaError_t put_joined(View (&v)[2]) {
     const int n = width(v[0].type, v[1].type);
     const bool wide = fits(v[0], n) && fits(v[1], n);
-    if (elements(v[0]) / (wide ? n : 1) > most_pieces) {
+    if (elements(v[0]) > most_elements) {
       View rest[2];
       cut(v, rest, 2, n);
       const cudaError_t code = put_joined(v);
@@ -316,7 +316,7 @@ cudaError_t sum_joined(View* v, int count, cudaStream_t stream) {
   const View& y = v[count - 1];
   const int n = width(v[0].type, y.type);
   const bool wide = std::all_of(v, v + count, [=](const View& x) { return fits(x, n); });
-  if (elements(y) / (wide ? n : 1) > most_pieces) {
+  if (elements(y) > most_elements) {
     View rest[most_terms + 1];
     cut(v, rest, count, n);
     const cudaError_t code = sum_joined(v, count, stream);
