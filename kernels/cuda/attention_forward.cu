@@ -170,7 +170,7 @@ __device__ void resume(const ForwardParams& p, int row, int row_end, int head, f
   }
 }
 
-/// Rows that this tile gave no weight stay as they are.
+/// Rows that this tile gave no weight stay as they are; empty ones are written as (0, -inf).
 template <int n>
 __device__ void store(const ForwardParams& p, int row, int row_end, int head, const float (&o)[n],
                       const Rows& rows, float unit) {
@@ -182,11 +182,12 @@ __device__ void store(const ForwardParams& p, int row, int row_end, int head, co
     sum += __shfl_xor_sync(~0u, sum, 2);
     const int q = row + 8 * r;
     const bool same = rows.top[r] == rows.start[r] && sum == 1;
-    if (q >= row_end || sum == 0 || same) continue;
+    if (q >= row_end || (sum == 0 ? !p.fresh : same)) continue;
     if (column == 0) {
       p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] = rows.top[r] * unit + logf(sum);
     }
-    write_row(p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, o, r, 1 / sum);
+    write_row(p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, o, r,
+              sum == 0 ? 0 : 1 / sum);
   }
 }
 

@@ -117,14 +117,15 @@ bool supports(const ops::Call& call, std::size_t operands) {
 bool forward_supports(const ops::Call& call) { return supports(call, 3); }
 bool backward_supports(const ops::Call& call) { return supports(call, 4); }
 
-/// Our one-pass kernel goes on from what gradients hold, where cuDNN's are added by another pass: the
-/// ring on two H200 at 131,072 tokens runs backward at 505 TFLOP/s with it and at 485 with cuDNN, by
-/// which a whole problem in one call takes 4 % less. Where query heads share a key head, it is slow.
+/// Our one-pass kernel goes on from what gradients hold, where those of cuDNN are added by another
+/// pass: backward of the ring on two H200 at 131,072 tokens reached 485 TFLOP/s with cuDNN and 505
+/// with it, though a whole problem in one call takes cuDNN 4 % less time. Where query heads share a
+/// key head, it is slow.
 bool backward_is_faster(const ops::Call& call) {
   if (!backward_supports(call)) return false;
   const TensorRef &q = call.args[0], &k = call.args[1], &v = call.args[2];
   const bool one_pass =
-      q.shape[1] == k.shape[1] && fits_tensor_map(q) &&
+      q.shape[1] == k.shape[1] && fits_tensor_map(q) && fits_sum_map(call.args[6]) &&
       backward_sum_rows(static_cast<int>(q.shape[2]), static_cast<int>(v.shape[2])) > 0;
   return !one_pass && pairs(*job_of(call)) >= faster_from;
 }

@@ -277,6 +277,46 @@ TEST(gpu_limits, tensors_beyond_the_range_of_an_index_are_cut) {
   expect_all(0);
 }
 
+/// One row of 2^32 + 2^12 numbers of 16 bits, aligned: elements have larger numbers than pieces.
+TEST(gpu_limits, rows_of_more_than_four_billion_elements_are_cleared) {
+  constexpr std::int64_t count = (std::int64_t{1} << 32) + 4096, window = 1024;
+  std::size_t free = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  if (free < std::size_t{10} << 30) GTEST_SKIP() << "less than 10 GiB of device memory are free";
+  Budget budget;
+  Buffer x(budget, 2 * count, "x", Space::cuda);
+  cudaMemset(x.data(), 0x40, static_cast<std::size_t>(x.bytes()));
+  const TensorRef all = dense(x.data(), DType::bf16, {count, 1, 1}, Space::cuda);
+  Runner("cuda").registry().run({"tensor.zero", {all}, {}, {}});
+  for (const std::int64_t at :
+       {std::int64_t{0}, count / 2, count - 4096 - window, count - window}) {
+    std::vector<std::uint16_t> host(window);
+    memory::copy(host.data(), static_cast<const char*>(x.data()) + 2 * at, 2 * window);
+    memory::synchronize();
+    EXPECT_EQ(std::ranges::count(host, 0), window) << "numbers from " << at << " on";
+  }
+}
+
+/// Scores beyond the range of f32 give no weight to any key: an output that is written and not
+/// summed is empty then, whatever the memory held.
+TEST(gpu_limits, rows_without_weight_are_written_as_empty) {
+  std::mt19937_64 rng(28);
+  Problem p(DType::bf16, {200, 200, 2, 2, 128, 128}, {{0, 200, 0, 200, -open, open}});
+  p.randomise(rng);
+  p.q.fill(1e30);
+  p.k.fill(-1e30);
+  p.o.fill(std::numeric_limits<double>::quiet_NaN());
+  p.lse.fill(7);
+  Runner ours("cuda");
+  ours.use_fresh();
+  ours.forward(p);
+  EXPECT_EQ(ours.num_fresh(), 2);
+  for (const std::int64_t i : {0, 63, 64, 127, 128, 199}) {
+    EXPECT_EQ(p.lse.get(1, i), -infinity) << "row " << i;
+    EXPECT_EQ(p.o.get(i, 1, 77), 0) << "row " << i;
+  }
+}
+
 /// Whether every query sees a key, and every key is seen, row by row of random bands, which may end
 /// anywhere outside of the tile; it decides which outputs are written without a look at them.
 TEST(gpu_limits, outputs_are_overwritten_when_all_their_rows_are_touched) {
