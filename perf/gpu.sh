@@ -250,16 +250,16 @@ stage_ours() {
 # A case that ends the processes (an illegal memory access, as seen with cuDNN and NCCL of torch
 # 2.11) is noted in the report; another start goes on behind it.
 stage_peers() {
-  local begin=$SECONDS remaining=$budget
+  local begin=$SECONDS rest=$budget
   rm -f "$run/peers.json"
   has_torch || return 1
-  while [ "$remaining" -gt 0 ]; do
-    limit $((remaining + 120)) python3 -m torch.distributed.run --standalone --nproc-per-node="$gpus" \
-      "$root/perf/torch_peers.py" "$run/peers.json" --resume --budget "$remaining" "${quick[@]}" \
+  while [ "$rest" -gt 0 ]; do
+    limit $((rest + 120)) python3 -m torch.distributed.run --standalone --nproc-per-node="$gpus" \
+      "$root/perf/torch_peers.py" "$run/peers.json" --resume --budget "$rest" "${quick[@]}" \
       2>"$run/logs/peers.log" && return
     grep -q '"running"' "$run/peers.json" 2>/dev/null || break  # it did not come to a case
     grep -m 1 -i 'error' "$run/logs/peers.log" | cut -c 1-200
-    remaining=$((budget - (SECONDS - begin)))
+    rest=$((budget - (SECONDS - begin)))
   done
   tail -n 15 "$run/logs/peers.log"
   return 1
