@@ -131,8 +131,7 @@ class Single {
                    {},
                    stream_};
     const ops::Implementation& chosen = registry.choose(call);
-    for (std::size_t i = 0; chosen.overwrites && i < call.args.size(); ++i)
-      if (chosen.overwrites(call, i)) call.attributes.fresh |= std::uint32_t{1} << i;
+    call.attributes.fresh = ops::fresh_bits(chosen, call);
     registry.prepare(call);
     chosen.run(call);  // kernels are loaded at their first launch
     memory::synchronize(stream_);

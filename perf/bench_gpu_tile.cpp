@@ -107,17 +107,6 @@ struct Passes {
   double fraction;  ///< of all pairs that is visible
 };
 
-/// Bit i: argument i need not hold anything before. Executors say so as well, where a call is the
-/// first one to write (exec/fuse.cpp).
-std::uint32_t fresh_bits(const ops::Registry& registry, const ops::Call& call) {
-  const ops::Implementation& chosen = registry.choose(call);
-  std::uint32_t bits = 0;
-  for (std::size_t i = 0; chosen.overwrites && i < call.args.size(); ++i) {
-    if (chosen.overwrites(call, i)) bits |= std::uint32_t{1} << i;
-  }
-  return bits;
-}
-
 /// Operands of the attention operators, all heads of a tile of n tokens.
 struct Operands {
   Tensor q, k, v, grad, o, lse, delta, dq, dk, dv;
@@ -167,7 +156,7 @@ class Bench {
                       attributes,
                       {},
                       stream_};
-    forward.attributes.fresh = fresh_bits(registry_, forward);
+    forward.attributes.fresh = ops::fresh_bits(registry_.choose(forward), forward);
     registry_.prepare(forward);
     registry_.run({"attention.reset", {t.o.ref, t.lse.ref}, {}, {}, stream_});
     Passes passes{time_of(stream_, [&] { registry_.run(forward); }), {}, 0};
@@ -247,7 +236,7 @@ class Bench {
   }
 
   Backward time_backward(const std::string& backend, const Operands& t, ops::Call backward) {
-    backward.attributes.fresh = fresh_bits(registry_, backward);
+    backward.attributes.fresh = ops::fresh_bits(registry_.choose(backward), backward);
     registry_.prepare(backward);
     const auto before = [&] {
       registry_.run({"attention.delta", {t.o.ref, t.grad.ref, t.delta.ref}, {}, {}, stream_});

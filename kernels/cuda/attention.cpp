@@ -188,18 +188,6 @@ void one_pass_backward(const ops::Call& call, MaskCache& masks) {
   launch(call, masks, p, Resident::keys, launch_backward, "attention.backward");
 }
 
-/// Whether the ranges, in any order and overlapping or not, cover [0, n).
-bool cover(std::vector<Range> ranges, std::int64_t n) {
-  std::erase_if(ranges, [](const Range& r) { return r.empty(); });
-  std::ranges::sort(ranges, {}, &Range::begin);
-  std::int64_t end = 0;
-  for (const Range& r : ranges) {
-    if (r.begin > end) break;
-    end = std::max(end, r.end);
-  }
-  return n > 0 && end >= n;
-}
-
 /// Every query sees a key. Those that see one of a band are a range.
 bool all_rows_see(const ops::Call& call) {
   std::vector<Range> rows;
@@ -208,7 +196,7 @@ bool all_rows_see(const ops::Call& call) {
     rows.push_back({b.hi >= ops::Band::unbounded ? b.q0 : std::max(b.q0, b.k0 - b.hi),
                     b.lo <= -ops::Band::unbounded ? b.q1 : std::min(b.q1, b.k1 - b.lo)});
   }
-  return cover(std::move(rows), call.args[0].shape[0]);
+  return leave_no_gap(std::move(rows), {0, call.args[0].shape[0]});
 }
 
 /// Every key is seen by a query. Those of a band are a range.
@@ -219,7 +207,7 @@ bool all_keys_are_seen(const ops::Call& call) {
     keys.push_back({b.lo <= -ops::Band::unbounded ? b.k0 : std::max(b.k0, b.q0 + b.lo),
                     b.hi >= ops::Band::unbounded ? b.k1 : std::min(b.k1, b.q1 + b.hi)});
   }
-  return cover(std::move(keys), call.args[1].shape[0]);
+  return leave_no_gap(std::move(keys), {0, call.args[1].shape[0]});
 }
 
 bool forward_overwrites(const ops::Call& call, std::size_t argument) {

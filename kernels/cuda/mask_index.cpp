@@ -50,18 +50,12 @@ bool cover(const std::vector<TileBand>& bands, const Rect& block) {
 
 /// Is there a column of the block that no row of it sees?
 bool has_holes(const std::vector<TileBand>& bands, const Rect& block) {
-  std::vector<std::pair<int, int>> seen;
+  std::vector<Range> seen;
   for (const TileBand& b : bands) {
     const Rect r = visible_part(b, block);
-    seen.emplace_back(r.col0, r.col1);
+    seen.push_back({r.col0, r.col1});
   }
-  std::sort(seen.begin(), seen.end());
-  int done = block.col0;
-  for (const auto& [begin, end] : seen) {
-    if (begin > done) return true;
-    done = std::max(done, end);
-  }
-  return done < block.col1;
+  return !leave_no_gap(std::move(seen), {block.col0, block.col1});
 }
 
 /// A band and its visible part of a block of rows.
@@ -76,7 +70,6 @@ std::vector<Meeting> meetings(std::span<const TileBand> mask, const Rect& strip)
     const Rect r = visible_part(b, strip);
     if (!r.empty()) found.push_back({b, r});
   }
-  std::ranges::stable_sort(found, {}, [](const Meeting& m) { return m.part.col0; });
   return found;
 }
 
@@ -114,15 +107,14 @@ void add_strip(std::span<const TileBand> mask, const Rect& strip, int col_block,
   }
 }
 
-/// [first, last + 1) of the columns that rows [row0, row1) see; {INT_MAX, 0} if none.
-std::pair<int, int> columns_of(std::span<const TileBand> mask, int row0, int row1, int cols) {
-  std::pair<int, int> hull{std::numeric_limits<int>::max(), 0};
+/// The smallest range of columns that holds what rows [row0, row1) see.
+Range columns_of(std::span<const TileBand> mask, int row0, int row1, int cols) {
+  Range seen;
   for (const TileBand& b : mask) {
     const Rect r = visible_part(b, {row0, row1, 0, cols});
-    if (r.empty()) continue;
-    hull = {std::min(hull.first, r.col0), std::max(hull.second, r.col1)};
+    seen = hull(seen, {r.col0, r.col1});
   }
-  return hull;
+  return seen;
 }
 
 /// End of the block of rows that begins at `row`; edges: rows where bands begin and end, ascending.
@@ -132,14 +124,23 @@ int block_end(std::span<const TileBand> mask, const std::vector<int>& edges, int
   for (auto e = std::ranges::upper_bound(edges, row); e != edges.end() && *e < end; ++e) {
     // Short runs of rows are better off together: each block has its price.
     if (e + 1 == edges.end() || e[1] - e[0] < row_block) continue;
-    const auto [first, last] = columns_of(mask, row, *e, cols);
-    const auto [next_first, next_last] = columns_of(mask, *e, end, cols);
-    if (last <= next_first || next_last <= first) return *e;
+    if (!columns_of(mask, row, *e, cols).overlaps(columns_of(mask, *e, end, cols))) return *e;
   }
   return end;
 }
 
 }  // namespace
+
+bool leave_no_gap(std::vector<Range> parts, Range whole) {
+  std::erase_if(parts, [](const Range& r) { return r.empty(); });
+  std::ranges::sort(parts, {}, &Range::begin);
+  std::int64_t end = whole.begin;
+  for (const Range& r : parts) {
+    if (r.begin > end) break;
+    end = std::max(end, r.end);
+  }
+  return !whole.empty() && end >= whole.end;
+}
 
 std::vector<TileBand> narrow(std::span<const ops::Band> mask, std::int64_t rows,
                              std::int64_t cols) {

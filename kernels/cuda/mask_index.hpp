@@ -19,6 +19,10 @@ struct TileIndex {
   std::vector<TileBand> bands;
 };
 
+/// Whether the parts, in any order and overlapping or not, leave nothing out of `whole`; false
+/// for an empty one.
+bool leave_no_gap(std::vector<Range> parts, Range whole);
+
 /// Bands in 32 bits, cut to rows x cols; what has no visible cell is left out.
 std::vector<TileBand> narrow(std::span<const ops::Band> mask, std::int64_t rows, std::int64_t cols);
 /// Queries and keys change places.

@@ -29,7 +29,8 @@ struct Pair {
 cudaError_t launch_zero(std::span<const View> x, cudaStream_t stream);
 cudaError_t launch_copy(std::span<const Pair> pairs, cudaStream_t stream);
 cudaError_t launch_add(std::span<const Pair> pairs, cudaStream_t stream);
-/// y = the sum of 1 to 64 terms of one type, whatever y held.
+inline constexpr int most_terms = 64;  ///< of a sum
+/// y = the sum of 1 to most_terms terms of one type, whatever y held.
 cudaError_t launch_sum(std::span<const View> terms, const View& y, cudaStream_t stream);
 
 /// Partial output o[token, head, dim] and statistics lse[head, token] of one element type.

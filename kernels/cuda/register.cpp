@@ -15,6 +15,8 @@ using Args = const std::vector<TensorRef>&;
 
 View arg(Args a, std::size_t i) { return cuda::view(a[i]); }
 cuda::State state(Args a, std::size_t i) { return {arg(a, i), arg(a, i + 1)}; }
+static_assert(cuda::most_terms == ops::max_terms);
+
 std::vector<View> views(Args a) {
   std::vector<View> out;
   for (const TensorRef& t : a) out.push_back(cuda::view(t));

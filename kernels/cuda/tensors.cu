@@ -13,7 +13,7 @@ namespace {
 constexpr int threads = 256;
 constexpr int blocks_of_sm = 5;               // 40 KiB and more of an SM are then under way
 constexpr int64_t most_elements = INT32_MAX;  // of one move; places in it are 32 bits
-constexpr int most_moves = 24, most_terms = 64;
+constexpr int most_moves = 24;
 
 /// Quotients n / value of n < 2^31 by a product (Granlund and Montgomery, 1994).
 struct Divisor {

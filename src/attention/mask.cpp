@@ -75,11 +75,6 @@ std::vector<Range> unite(std::vector<Range> r) {
 
 }  // namespace
 
-Range hull(Range a, Range b) {
-  if (a.empty()) return b;
-  return b.empty() ? a : Range{std::min(a.begin, b.begin), std::max(a.end, b.end)};
-}
-
 Band tight(Band b) {
   if (b.hi < Band::unbounded) b.q0 = std::max(b.q0, b.k0 - b.hi);
   if (b.lo > -Band::unbounded) b.q1 = std::min(b.q1, b.k1 - b.lo);

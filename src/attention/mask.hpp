@@ -23,9 +23,6 @@ struct MaskShape {
   std::int64_t keys = 0;
 };
 
-/// The smallest range that holds both; an empty one does not count.
-Range hull(Range a, Range b);
-
 /// The visible pairs of a tile, and the smallest ranges of its local rows that hold them.
 struct Extent {
   std::int64_t area = 0;

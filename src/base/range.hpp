@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace tessera {
@@ -15,5 +16,11 @@ struct Range {
   constexpr bool covers(Range o) const { return begin <= o.begin && o.end <= end; }
   bool operator==(const Range&) const = default;
 };
+
+/// The smallest range that holds both; an empty one does not count.
+constexpr Range hull(Range a, Range b) {
+  if (a.empty()) return b;
+  return b.empty() ? a : Range{std::min(a.begin, b.begin), std::max(a.end, b.end)};
+}
 
 }  // namespace tessera

@@ -29,6 +29,13 @@ std::string describe(const Call& call) {
 
 }  // namespace
 
+std::uint32_t fresh_bits(const Implementation& implementation, const Call& call) {
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; implementation.overwrites && i < call.args.size(); ++i)
+    if (implementation.overwrites(call, i)) bits |= std::uint32_t{1} << i;
+  return bits;
+}
+
 void Registry::add(Implementation implementation) {
   const auto lower = [](const Implementation& a, const Implementation& b) {
     return a.priority > b.priority;

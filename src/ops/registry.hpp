@@ -26,6 +26,10 @@ struct Implementation {
   bool repeatable = true;  ///< the same call gives the same bits in every run
 };
 
+/// Attributes::fresh of a call whose outputs nothing was put in yet: all that an implementation
+/// can write.
+std::uint32_t fresh_bits(const Implementation& implementation, const Call& call);
+
 class Registry {
  public:
   void add(Implementation implementation);

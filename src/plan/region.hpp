@@ -53,9 +53,6 @@ class Region {
   /// Grows `a` by `b` when together they are one rectangle.
   static bool joined(Rect& a, const Rect& b) {
     auto touch = [](Range x, Range y) { return x.begin <= y.end && y.begin <= x.end; };
-    auto hull = [](Range x, Range y) {
-      return Range{std::min(x.begin, y.begin), std::max(x.end, y.end)};
-    };
     if (a.d1 == b.d1 && touch(a.d0, b.d0)) {
       a.d0 = hull(a.d0, b.d0);
       return true;

@@ -127,10 +127,9 @@ class Runner {
   }
   void spoil(ops::Call& call, const std::vector<Array*>& arrays) {
     const ops::Call shapes = looked_at(call.name, arrays, call.attributes, on_device());
-    const ops::Implementation& chosen = find(shapes);
-    for (std::size_t k = 0; k < arrays.size() && chosen.overwrites; ++k) {
-      if (!chosen.overwrites(shapes, k)) continue;
-      call.attributes.fresh |= std::uint32_t{1} << k;
+    call.attributes.fresh = ops::fresh_bits(find(shapes), shapes);
+    for (std::size_t k = 0; k < arrays.size(); ++k) {
+      if (!(call.attributes.fresh >> k & 1)) continue;
       ++num_fresh_;
       arrays[k]->each([&](auto i, auto j, auto c) {
         arrays[k]->set(std::numeric_limits<double>::quiet_NaN(), i, j, c);

@@ -243,12 +243,24 @@ TEST(gpu_limits, what_no_kernel_takes_is_refused_by_name) {
   EXPECT_THROW(ours.registry().choose(host), Error) << "host memory on the device";
 }
 
-/// 2^31 + 2^12 numbers of 16 bits, not aligned to 16 bytes: more pieces than one move has.
+/// `gib` GiB of device memory are free.
+bool has_free(std::size_t gib) {
+  std::size_t free = 0, total = 0;
+  EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  return free >= gib << 30;
+}
+/// The n numbers of 16 bits from the first on are all `bits`.
+void expect_all_are(const Buffer& b, std::int64_t first, std::int64_t n, std::uint16_t bits) {
+  std::vector<std::uint16_t> host(static_cast<std::size_t>(n));
+  memory::copy(host.data(), static_cast<const char*>(b.data()) + 2 * first, 2 * n);
+  memory::synchronize();
+  EXPECT_EQ(std::ranges::count(host, bits), n) << "numbers from " << first << " on";
+}
+
+/// 2^31 + 2^12 numbers of 16 bits, not aligned to 16 bytes: more than one move has.
 TEST(gpu_limits, tensors_beyond_the_range_of_an_index_are_cut) {
   constexpr std::int64_t count = (std::int64_t{1} << 31) + 4096, window = 1024;
-  std::size_t free = 0, total = 0;
-  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-  if (free < std::size_t{10} << 30) GTEST_SKIP() << "less than 10 GiB of device memory are free";
+  if (!has_free(10)) GTEST_SKIP() << "less than 10 GiB of device memory are free";
   Budget budget;
   Runner ours("cuda");
   Buffer from(budget, 2 * (count + 2), "from", Space::cuda);
@@ -256,16 +268,10 @@ TEST(gpu_limits, tensors_beyond_the_range_of_an_index_are_cut) {
   const auto inside = [&](const Buffer& b) {
     return dense(static_cast<char*>(b.data()) + 2, DType::bf16, {count, 1, 1}, Space::cuda);
   };
-  const auto expect = [&](const Buffer& b, std::int64_t first, std::int64_t n, std::uint16_t bits) {
-    std::vector<std::uint16_t> host(static_cast<std::size_t>(n));
-    memory::copy(host.data(), static_cast<const char*>(b.data()) + 2 * first, 2 * n);
-    memory::synchronize();
-    EXPECT_EQ(std::ranges::count(host, bits), n) << "numbers from " << first << " on";
-  };
   const auto expect_all = [&](std::uint16_t bits) {
     for (const std::int64_t at : {std::int64_t{1}, count / 2 - window / 2, count + 1 - window})
-      expect(to, at, window, bits);
-    for (const std::int64_t at : {std::int64_t{0}, count + 1}) expect(to, at, 1, 0x4040);
+      expect_all_are(to, at, window, bits);
+    for (const std::int64_t at : {std::int64_t{0}, count + 1}) expect_all_are(to, at, 1, 0x4040);
   };
   cudaMemset(from.data(), 0x3f, static_cast<std::size_t>(from.bytes()));
   cudaMemset(to.data(), 0x40, static_cast<std::size_t>(to.bytes()));
@@ -280,21 +286,14 @@ TEST(gpu_limits, tensors_beyond_the_range_of_an_index_are_cut) {
 /// One row of 2^32 + 2^12 numbers of 16 bits, aligned: elements have larger numbers than pieces.
 TEST(gpu_limits, rows_of_more_than_four_billion_elements_are_cleared) {
   constexpr std::int64_t count = (std::int64_t{1} << 32) + 4096, window = 1024;
-  std::size_t free = 0, total = 0;
-  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-  if (free < std::size_t{10} << 30) GTEST_SKIP() << "less than 10 GiB of device memory are free";
+  if (!has_free(10)) GTEST_SKIP() << "less than 10 GiB of device memory are free";
   Budget budget;
   Buffer x(budget, 2 * count, "x", Space::cuda);
   cudaMemset(x.data(), 0x40, static_cast<std::size_t>(x.bytes()));
   const TensorRef all = dense(x.data(), DType::bf16, {count, 1, 1}, Space::cuda);
   Runner("cuda").registry().run({"tensor.zero", {all}, {}, {}});
-  for (const std::int64_t at :
-       {std::int64_t{0}, count / 2, count - 4096 - window, count - window}) {
-    std::vector<std::uint16_t> host(window);
-    memory::copy(host.data(), static_cast<const char*>(x.data()) + 2 * at, 2 * window);
-    memory::synchronize();
-    EXPECT_EQ(std::ranges::count(host, 0), window) << "numbers from " << at << " on";
-  }
+  for (const std::int64_t at : {std::int64_t{0}, count / 2, count - 4096 - window, count - window})
+    expect_all_are(x, at, window, 0);
 }
 
 /// Scores beyond the range of f32 give no weight to any key: an output that is written and not
