@@ -121,6 +121,8 @@ void forward(const ops::Call& call, MaskCache& masks) {
   p.k = tensor_map(call.args[1], shape.streamed);
   p.v = tensor_map(call.args[2], shape.streamed);
   p.tile = tile_of(call, masks, Resident::queries, shape);
+  p.by_panels = fits_sum_map(o);
+  if (p.by_panels) p.sums = tensor_map(o, forward_sum_rows);
   p.o = o.as<float>();
   p.lse = lse.as<float>();
   p.fresh = call.attributes.fresh != 0;

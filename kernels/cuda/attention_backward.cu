@@ -128,11 +128,11 @@ __device__ void send(const BackwardParams& p, const Shared<D>& mem, int group) {
     for (int c = 0; c < D / 2; c += 32) {
       add_panel(&p.dq_sums, mem.sums(group) + c * queries * 4, group * D / 2 + c, to.head, to.row);
     }
-    additions_commit();
-    additions_read();
+    panels_commit();
+    panels_read();
     barrier_arrive(mem.sums_free(group));
   }
-  additions_done();
+  panels_done();
 }
 
 template <int D, bool capped>

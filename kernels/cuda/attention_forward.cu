@@ -19,7 +19,11 @@ struct Shape {
   static constexpr int q_bytes = tile_bytes<D, queries>;
   static constexpr int k_bytes = tile_bytes<D, keys>;
   static constexpr int v_bytes = tile_bytes<DV, keys>;
-  static constexpr int barriers = q_bytes + stages * (k_bytes + v_bytes);
+  static constexpr int sums = q_bytes + stages * (k_bytes + v_bytes);
+  /// The rows of a warpgroup on their way from and to memory, where there is room for them.
+  static constexpr int sums_bytes = (DV + 31) / 32 * 64 * panel_bytes;
+  static constexpr bool has_sums = sums + 2 * sums_bytes + 1280 <= 232448;
+  static constexpr int barriers = sums + (has_sums ? 2 * sums_bytes : 0);
   static constexpr int bytes = barriers + 256 + 1024;  // 1024: to align the first tile
   static_assert(bytes <= 232448, "shared memory of a Hopper block");
 };
@@ -35,6 +39,7 @@ struct Shared {
   __device__ char* v(int stage) const {
     return base + S::q_bytes + S::stages * S::k_bytes + stage * S::v_bytes;
   }
+  __device__ char* sums(uint32_t group) const { return base + S::sums + group * S::sums_bytes; }
   __device__ uint64_t* barrier(int i) const {
     return reinterpret_cast<uint64_t*>(base + S::barriers) + i;
   }
@@ -47,6 +52,7 @@ struct Shared {
   }
   __device__ uint64_t* drawn() const { return barrier(10); }
   __device__ uint64_t* q_free() const { return barrier(9); }
+  __device__ uint64_t* sums_full(uint32_t group) const { return barrier(30 + group); }
   __device__ uint64_t* q_full() const { return barrier(0); }
   __device__ uint64_t* k_full(int stage) const { return barrier(1 + stage); }
   __device__ uint64_t* v_full(int stage) const { return barrier(1 + S::stages + stage); }
@@ -86,8 +92,8 @@ __device__ void fetch(const ForwardParams& p, const Shared<D, DV>& mem) {
 /// Running maximum (of raw scores) and this thread's part of the sum, of its two rows.
 struct Rows {
   float top[2], sum[2];
-  float start[2];   ///< the maximum that stands for the tiles before
   float factor[2];  ///< on what was summed before
+  float before[2];  ///< lse of the tiles before
 };
 
 /// Both rows go side by side, and each in several chains: what is short is not arithmetic but work
@@ -151,46 +157,6 @@ __device__ __forceinline__ void apply_mask(const TileList& list, const TileEntry
   }
 }
 
-/// The rows as the tiles before left them: a partial output of weight exp(lse), from which this
-/// tile goes on as from an earlier block of keys (brief 1.2). Reading it here and not at the end
-/// hides the way to memory behind the first scores. `unit`: of raw scores in lse.
-template <int n>
-__device__ void resume(const ForwardParams& p, int row, int row_end, int head, float (&o)[n],
-                       Rows& rows, float unit) {
-  const int column = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int q = row + 8 * r;
-    const bool inside = !p.fresh && q < row_end;
-    const float lse = inside ? p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] : -INFINITY;
-    const bool live = lse > -INFINITY;
-    read_row(o, p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, r, live);
-    rows.top[r] = rows.start[r] = lse / unit;
-    rows.sum[r] = live && column == 0 ? 1.f : 0.f;
-  }
-}
-
-/// Rows that this tile gave no weight stay as they are; empty ones are written as (0, -inf).
-template <int n>
-__device__ void store(const ForwardParams& p, int row, int row_end, int head, const float (&o)[n],
-                      const Rows& rows, float unit) {
-  const int column = threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float sum = rows.sum[r];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    const int q = row + 8 * r;
-    const bool same = rows.top[r] == rows.start[r] && sum == 1;
-    if (q >= row_end || (sum == 0 ? !p.fresh : same)) continue;
-    if (column == 0) {
-      p.lse[head * p.lse_stride[0] + q * p.lse_stride[1]] = rows.top[r] * unit + logf(sum);
-    }
-    write_row(p.o + q * p.o_stride[0] + head * p.o_stride[1] + column, o, r,
-              sum == 0 ? 0 : 1 / sum);
-  }
-}
-
 template <int D, int DV>
 struct Consumer {
   using S = Shape<D, DV>;
@@ -240,12 +206,144 @@ struct Consumer {
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
   }
 
+  __device__ __forceinline__ bool by_panels() const { return S::has_sums && p.by_panels; }
+  __device__ __forceinline__ int row(int r) const { return item().row + first_row + 8 * r; }
+  __device__ __forceinline__ float& lse(int r) const {
+    return p.lse[item().head * p.lse_stride[0] + row(r) * p.lse_stride[1]];
+  }
+  /// Where the elements i and i + 1 of o lie in the panels. Odd rows take their columns in another
+  /// order than even ones (i ^ 8 for i): what the rows of a warp touch at one time would lie in
+  /// half of the banks otherwise, swizzled as it is.
+  __device__ __forceinline__ float2& in_panels(char* sums, int i) const {
+    const int r = first_row % 64 + i / 2 % 2 * 8;
+    const int piece = (i / 4 % 4 * 2 + first_column / 4) ^ (r % 2 * 4) ^ (r % 8);
+    return *reinterpret_cast<float2*>(sums + (i / 16 * 64 + r) * panel_bytes + piece * 16 +
+                                      first_column % 4 * 4);
+  }
+
+  /// The rows as the tiles before left them, a partial output of weight exp(lse), set out for this
+  /// warpgroup while it works on its item.
+  __device__ __forceinline__ void fetch_sums() {
+    const uint32_t group = warpgroup();
+    if (p.fresh || !by_panels() || threadIdx.x % group_threads != 0) return;
+    panels_read();  // of the item before
+    barrier_expect(mem.sums_full(group), S::sums_bytes);
+#pragma unroll
+    for (int c = 0; c < DV; c += 32) {
+      load_panel(mem.sums(group) + c * 64 * 4, &p.sums, mem.sums_full(group), c, item().head,
+                 item().row + static_cast<int>(group) * 64);
+    }
+  }
+  /// Puts the tiles before and this one together (brief 1.2) in o, and says with what lse. Rows
+  /// that this tile gave no weight stay as they are; empty ones become (0, -inf).
+  __device__ __forceinline__ void join(float (&total_lse)[2]) {
+    float own[2], other[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = rows.sum[r];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const float top = rows.top[r] * scale, before = rows.before[r] * log2_e;
+      const float larger = fmaxf(top, before), finite = larger == -INFINITY ? 0.f : larger;
+      own[r] = sum == 0 ? 0 : exp2_fast(top - finite);
+      other[r] = exp2_fast(before - finite);
+      const float total = own[r] * sum + other[r];
+      total_lse[r] = sum == 0 ? rows.before[r] : (finite + log2f(total)) * ln_2;
+      const float factor = total == 0 ? 0 : __fdividef(1, total);
+      own[r] *= factor;
+      other[r] *= factor;
+      if (sum != 0) continue;
+#pragma unroll
+      for (int i = 2 * r; i < DV / 2; i += 4) o[i] = o[i + 1] = 0;  // may be 0 x NaN
+    }
+#pragma unroll
+    for (int i = 0; i < DV / 2; ++i) o[i] *= own[i / 2 % 2];
+    if (p.fresh) return;
+    const auto add = [&](int i, int r, float x) { o[i] += other[r] == 0 ? 0 : other[r] * x; };
+    if (by_panels()) {
+      const uint32_t group = warpgroup();
+      barrier_wait(mem.sums_full(group), number & 1);
+      char* sums = mem.sums(group);
+      const bool odd = first_row % 2;
+#pragma unroll
+      for (int j = 0; j < DV / 4; j += 2) {
+        const int i = j / 8 * 16 + j % 8, r = i / 2 % 2;
+        const float2 x = in_panels(sums, i), y = in_panels(sums, i + 8);
+        add(i, r, odd ? y.x : x.x);
+        add(i + 1, r, odd ? y.y : x.y);
+        add(i + 8, r, odd ? x.x : y.x);
+        add(i + 9, r, odd ? x.y : y.y);
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float* from = p.o + row(r) * p.o_stride[0] + item().head * p.o_stride[1];
+#pragma unroll
+        for (int i = 2 * r; i < DV / 2; i += 4) {
+          const float2 x =
+              other[r] == 0 ? float2{0, 0}
+                            : *reinterpret_cast<const float2*>(from + 2 * i - 4 * r + first_column);
+          add(i, r, x.x);
+          add(i + 1, r, x.y);
+        }
+      }
+    }
+  }
+  /// All 64 rows of a warpgroup go to memory by the copy engine, beside the next item.
+  __device__ __forceinline__ void send_sums() {
+    const uint32_t group = warpgroup();
+    char* sums = mem.sums(group);
+    const bool leader = threadIdx.x % group_threads == 0, odd = first_row % 2;
+    if (p.fresh) {
+      if (leader) panels_read();  // of the item before; fetch_sums has seen to it otherwise
+      meet_group(group);
+    }
+#pragma unroll
+    for (int i = 0; i < DV / 2; i += 2)
+      in_panels(sums, i) = {odd ? o[i ^ 8] : o[i], odd ? o[(i + 1) ^ 8] : o[i + 1]};
+    publish_shared();
+    meet_group(group);
+    if (!leader) return;
+#pragma unroll
+    for (int c = 0; c < DV; c += 32) {
+      store_panel(&p.sums, sums + c * 64 * 4, c, item().head,
+                  item().row + static_cast<int>(group) * 64);
+    }
+    panels_commit();
+  }
+  __device__ __forceinline__ void finish() {
+    float total_lse[2];
+    join(total_lse);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row(r) < item().row_end && first_column == 0) lse(r) = total_lse[r];
+    }
+    const int last = item().row + static_cast<int>(warpgroup() + 1) * 64;
+    if (by_panels() && last <= item().row_end) return send_sums();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row(r) >= item().row_end) continue;
+      write_row(p.o + row(r) * p.o_stride[0] + item().head * p.o_stride[1] + first_column, o, r, 1);
+    }
+    if (by_panels()) {  // what was read there, before it is fetched again
+      publish_shared();
+      meet_group(warpgroup());
+    }
+  }
+
   /// `step` counts the blocks of keys of this thread block.
   __device__ void run(int& step) {
     const int begin = item().begin, end = item().end;
     step = same_in_warp(step);
     const TileEntry* entries = p.tile.tiles.entries;
-    resume(p, item().row + first_row, item().row_end, item().head, o, rows, scale * ln_2);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      rows.before[r] = !p.fresh && row(r) < item().row_end ? lse(r) : -INFINITY;
+      rows.top[r] = -INFINITY;
+      rows.sum[r] = 0;
+    }
+#pragma unroll
+    for (float& x : o) x = 0;
     barrier_wait(mem.q_full(), number & 1);
     TileEntry e = entries[begin];
     scores(step);
@@ -254,7 +352,7 @@ struct Consumer {
     release(mem.k_free(step % S::stages));
     if (end - begin == 1) release(mem.q_free());
     weights(e, step);
-    rescale();
+    fetch_sums();
     to_fragments(s, fragments);
     for (int i = begin + 1; i < end; ++i) {
       const TileEntry next = entries[i];
@@ -278,7 +376,7 @@ struct Consumer {
     pin(o);
     release(mem.v_free(step % S::stages));
     ++step;
-    store(p, item().row + first_row, item().row_end, item().head, o, rows, scale * ln_2);
+    finish();
   }
 };
 
@@ -298,6 +396,7 @@ __global__ void __launch_bounds__(threads, 1)
       barrier_init(mem.k_free(s), consumers / 32);
       barrier_init(mem.v_free(s), consumers / 32);
     }
+    for (uint32_t group = 0; group < 2; ++group) barrier_init(mem.sums_full(group), 1);
     barriers_ready();
   }
   __syncthreads();
@@ -314,6 +413,7 @@ __global__ void __launch_bounds__(threads, 1)
       Consumer<D, DV> c{p, mem, n, warp * 16 + lane / 4, lane % 4 * 2, scale};
       c.run(step);
     }
+    panels_done();
   }
 }
 

@@ -73,16 +73,24 @@ __device__ __forceinline__ void add_panel(const CUtensorMap* map, const void* fr
       "r"(shared_address(from)), "r"(column), "r"(head), "r"(row)
       : "memory");
 }
-__device__ __forceinline__ void additions_commit() {
+/// Writes a panel of f32 [rows, 32] to memory; rows and columns outside the tensor are left out.
+__device__ __forceinline__ void store_panel(const CUtensorMap* map, const void* from, int column,
+                                            int head, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
+          map),
+      "r"(shared_address(from)), "r"(column), "r"(head), "r"(row)
+      : "memory");
+}
+__device__ __forceinline__ void panels_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/// Waits until what this thread committed has been read from shared memory.
-__device__ __forceinline__ void additions_read() {
+/// Waits until the panels that this thread added or stored have been read from shared memory.
+__device__ __forceinline__ void panels_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-
-/// Waits until it has been added.
-__device__ __forceinline__ void additions_done() {
+/// Waits until they are in memory.
+__device__ __forceinline__ void panels_done() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 

@@ -95,12 +95,14 @@ struct Tile {
 /// Tensor maps: dimensions (d, head, token), boxes of 64 columns and the rows of the kernel's tile.
 struct ForwardParams {
   CUtensorMap q, k, v;
+  CUtensorMap sums;  ///< o in panels of 32 columns and forward_sum_rows rows, if by_panels
   Tile tile;
   float* o;
   int64_t o_stride[2];  ///< token, head
   float* lse;
   int64_t lse_stride[2];  ///< head, token
   bool fresh;             ///< (o, lse) is empty, whatever it holds
+  bool by_panels;         ///< the copy engine can read and write o
 };
 
 struct BackwardParams {
@@ -122,6 +124,7 @@ TileShape forward_tile(int d, int dv);
 TileShape backward_query_tile(int d, int dv);
 TileShape backward_key_tile(int d, int dv);
 
+inline constexpr int forward_sum_rows = 64;
 /// bf16 with tensor cores. Head sizes without a kernel give cudaErrorInvalidValue.
 cudaError_t launch_forward(const ForwardParams& p, int d, int dv, cudaStream_t stream);
 cudaError_t launch_backward_queries(const BackwardParams& p, int d, int dv, cudaStream_t stream);

@@ -248,13 +248,14 @@ TEST(gpu_attention, cudnn_leaves_other_masks_to_the_own_kernels) {
   if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
   Problem p(DType::bf16, {256, 256, 2, 2, 128, 128}, {});
   const TensorRef like = p.q.ref();
+  std::int64_t heads = 4;  // of queries, two for each of keys
   const auto chosen = [&](std::int64_t m, std::int64_t n, std::vector<ops::Band> mask) {
     const auto tensor = [&](DType t, std::array<std::int64_t, 3> shape) {
       return dense(like.data, t, shape, Space::cuda);  // is looked at, not run
     };
-    const TensorRef q = tensor(DType::bf16, {m, 2, 128}), k = tensor(DType::bf16, {n, 2, 128});
-    const TensorRef dq = tensor(DType::f32, {m, 2, 128}), dk = tensor(DType::f32, {n, 2, 128});
-    const TensorRef row = tensor(DType::f32, {2, m, 1});
+    const TensorRef q = tensor(DType::bf16, {m, heads, 128}), k = tensor(DType::bf16, {n, 2, 128});
+    const TensorRef dq = tensor(DType::f32, {m, heads, 128}), dk = tensor(DType::f32, {n, 2, 128});
+    const TensorRef row = tensor(DType::f32, {heads, m, 1});
     const ops::Call call{
         "attention.backward", {q, k, k, q, row, row, dq, dk, dk}, {mask, 0.1, 0}, {}};
     return ours.registry().choose(call).backend;
@@ -270,6 +271,8 @@ TEST(gpu_attention, cudnn_leaves_other_masks_to_the_own_kernels) {
       << "the upper right";
   EXPECT_EQ(chosen(8192, 8192, {{0, 4096, 0, 8192}, {4096, 8192, 0, 10}}), "cuda-one-pass");
   EXPECT_EQ(chosen(8192, 8192, {}), "cuda-one-pass") << "nothing visible";
+  heads = 2;
+  EXPECT_EQ(chosen(8192, 8192, causal(8192, 8192)), "cuda-one-pass") << "no heads share keys";
 }
 
 /// The budget counts what plans keep, so a plan more would show.
