@@ -99,7 +99,12 @@ Tile tile_of(const ops::Call& call, MaskCache& masks, Resident resident, TileSha
   t.keys = static_cast<int>(s.keys);
   t.heads = s.heads;
   t.group = group;
-  t.heads_at_once = static_cast<int>(by_keys ? together : together * group);
+  // Sets of like size: the blocks of a small last one would be too few for all multiprocessors.
+  const auto sets = static_cast<int>((s.key_heads - 1) / together + 1);
+  const int most = (s.key_heads - 1) / sets + 1;
+  t.wide_sets = s.key_heads - sets * (most - 1);
+  t.heads_less = by_keys ? 1 : group;
+  t.heads_at_once = most * t.heads_less;
   t.scale = static_cast<float>(call.attributes.scale);
   t.softcap = static_cast<float>(call.attributes.softcap);
   const int rounds = by_keys ? group : 1;  // over the list of a block

@@ -99,7 +99,7 @@ __device__ void fetch(const BackwardParams& p, const Shared<D>& mem) {
   const bool leader = threadIdx.x % 32 == 0;
   for (int n = 0, step = 0;; ++n) {
     if (leader) {
-      const Item drawn = draw(p.tile, p.tile.heads / p.tile.group, n);
+      const Item drawn = draw(p.tile, n);
       barrier_wait(mem.resident_free(), n & 1 ^ 1);
       mem.item(n) = drawn;
       barrier_arrive(mem.drawn());

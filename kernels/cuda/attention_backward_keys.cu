@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(threads, 1)
   using S = Shape<D, DV>;
   extern __shared__ char raw[];
   const Shared<D, DV> mem(raw);
-  const Item item = item_of(p.tile, p.tile.heads / p.tile.group, static_cast<int>(blockIdx.x));
+  const Item item = item_of(p.tile, static_cast<int>(blockIdx.x));
   if (threadIdx.x == 0) {
     barrier_init(mem.resident(), 1);
     for (int s = 0; s < S::stages; ++s) {

@@ -121,12 +121,15 @@ __device__ __forceinline__ void write_row(float* to, const float (&x)[n], int r,
 struct Item {
   int row, row_end, head, begin, end;
 };
-/// The i-th item: blocks of one group of heads are neighbours.
-__device__ __forceinline__ Item item_of(const Tile& t, int heads, int i) {
-  const int size = t.heads_at_once * t.tiles.blocks;
-  const int first = i / size * t.heads_at_once;
-  const int here = min(t.heads_at_once, heads - first);
-  const int rest = i % size, rank = rest / here;
+/// The i-th item: blocks of one set of heads are neighbours.
+__device__ __forceinline__ Item item_of(const Tile& t, int i) {
+  const int wide = t.wide_sets * t.heads_at_once;
+  const bool is_wide = i < wide * t.tiles.blocks;
+  const int here = t.heads_at_once - (is_wide ? 0 : t.heads_less);
+  const int from = is_wide ? 0 : wide;
+  const int at = i - from * t.tiles.blocks, size = here * t.tiles.blocks;
+  const int first = from + at / size * here;
+  const int rest = at % size, rank = rest / here;
   const TileRows rows = t.tiles.rows[rank];
   return {rows.begin, rows.end, first + rest % here, t.tiles.begin[rank], t.tiles.begin[rank + 1]};
 }
@@ -134,10 +137,10 @@ __device__ __forceinline__ Item item_of(const Tile& t, int heads, int i) {
 /// The next item of a launch, by one thread of a thread block that drew `before` of them. Drawing
 /// spreads what a thread block costs over several items, and no multiprocessor that is slow or busy
 /// with another kernel holds up a share of the work.
-__device__ __forceinline__ Item draw(const Tile& t, int heads, int before) {
+__device__ __forceinline__ Item draw(const Tile& t, int before) {
   if (before >= t.items_at_most) return {0, 0, -1, 0, 0};
   const int i = atomicAdd(t.tiles.drawn, 1);
-  return i < t.items ? item_of(t, heads, i) : Item{0, 0, -1, 0, 0};
+  return i < t.items ? item_of(t, i) : Item{0, 0, -1, 0, 0};
 }
 /// After its last draw; the last thread block leaves the counters as it found them.
 __device__ __forceinline__ void leave(const Tile& t) {

@@ -82,10 +82,11 @@ struct TileList {
 };
 
 /// What all attention kernels share. heads: query heads; group: query heads of one key head.
-/// Blocks of heads_at_once heads run together, so that what they stream stays in the L2 cache.
+/// Blocks of heads_at_once heads run together, so that what they stream stays in the L2 cache:
+/// wide_sets sets of so many, the others of heads_less less.
 struct Tile {
   TileList tiles;
-  int rows, keys, heads, group, heads_at_once;
+  int rows, keys, heads, group, heads_at_once, heads_less, wide_sets;
   float scale, softcap;
   /// Thread blocks of kernels that draw their work draw at most so many of these items, an item
   /// being a block of rows of one head.
