@@ -230,6 +230,15 @@ bool one_pass_overwrites(const ops::Call& call, std::size_t argument) {
   return argument != 6 && backward_overwrites(call, argument);
 }
 
+/// By heads: dimension 1, of statistics 0.
+std::vector<std::int8_t> cut_by_heads(const ops::Call& call) {
+  if (call.args[1].shape[1] % 2 != 0) return {};
+  std::vector<std::int8_t> out(call.args.size(), 1);
+  out[4] = 0;
+  if (call.name == "attention.backward") out[5] = 0;
+  return out;
+}
+
 void prepare_forward(const ops::Call& call, MaskCache& masks) {
   const Sizes s = sizes(call);
   tile_of(call, masks, Resident::queries, forward_tile(s.d, s.dv));
@@ -324,7 +333,7 @@ void add_attention(ops::Registry& registry, std::shared_ptr<MaskCache> masks) {
     registry.add({op, backend, priority, supports,
                   [masks, run](const ops::Call& call) { run(call, *masks); },
                   [masks, prepare](const ops::Call& call) { prepare(call, *masks); }, overwrites,
-                  repeatable});
+                  cut_by_heads, repeatable});
   };
   add("attention.forward", "cuda", 20, forward_supports, forward, prepare_forward,
       forward_overwrites);

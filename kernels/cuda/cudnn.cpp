@@ -347,9 +347,10 @@ void add_cudnn(ops::Registry& registry, Budget& budget) {
   const auto add = [&](const char* op, int priority, bool (*supports)(const ops::Call&), auto run,
                        auto prepare, bool (*overwrites)(const ops::Call&, std::size_t) = nullptr,
                        bool repeatable = true) {
-    registry.add(
-        {op, "cudnn", priority, supports, [=](const ops::Call& c) { run(*job_of(c), *plans); },
-         [=](const ops::Call& c) { prepare(*job_of(c), *plans); }, overwrites, repeatable});
+    registry.add({op, "cudnn", priority, supports,
+                  [=](const ops::Call& c) { run(*job_of(c), *plans); },
+                  [=](const ops::Call& c) { prepare(*job_of(c), *plans); }, overwrites, nullptr,
+                  repeatable});
   };
   const auto prepare_forward = [](const Job& job, Plans& p) { p.forward(job); };
   const auto prepare_backward = [](const Job& job, Plans& p) { p.backward(job); };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <stdexcept>
@@ -70,16 +71,19 @@ Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
     if (number == pool.size())
       pool.emplace_back(q.comm ? memory::Stream::Priority::high : memory::Stream::Priority::normal);
     streams_.push_back(&pool[number]);
+    second_.push_back(nullptr);
     joins_.emplace_back();
   }
   for (std::size_t i = 0; i < p.calls.size(); ++i)
     if (p.chosen[i])
       p.calls[i].stream = streams_[static_cast<std::size_t>(p.plan.steps[i].queue)]->handle();
   p.tune();
+  p.fuse();
   for (std::size_t i = 0; i < p.calls.size(); ++i)
     if (p.chosen[i] && p.chosen[i]->prepare) p.chosen[i]->prepare(p.calls[i]);
   load();
   order(budget);
+  choose_lanes();
 }
 
 /// Runs every compute step once. A kernel is loaded at its first launch, which may wait for an idle
@@ -101,7 +105,7 @@ void Executor::Device::order(Budget& budget) {
   for (const Launch& launch : launch_order(p_.plan, p_.queues)) {
     const QueueSteps& q = p_.queues[launch.queue];
     const Unit unit = q.units[launch.unit];
-    Entry e{&q, unit, units.size(), {}, {}, {}, {}};
+    Entry e{&q, unit, units.size(), {}, {}, {}, {}, {}, {}, {}, {}, {}};
     for (std::size_t i = unit.begin; i < unit.end; ++i) {
       for (const std::int32_t a : p_.plan.after(p_.step(q.steps[i]))) {
         const auto on = static_cast<std::size_t>(entry_of[static_cast<std::size_t>(a)]);
@@ -126,6 +130,48 @@ void Executor::Device::order(Budget& budget) {
   for (std::size_t i = 0; i < entries_.size(); ++i)
     if (awaited[i]) entries_[i].finished.emplace();
   if (options_.transport) route_ = options_.transport->open(std::move(units), budget);
+}
+
+/// Entries of a queue stand in its order.
+void Executor::Device::choose_lanes() {
+  std::size_t number = 0;
+  for (const QueueSteps& q : p_.queues) {
+    if (q.comm) continue;
+    std::vector<Entry*> entries;
+    std::vector<std::int32_t> steps;
+    std::vector<Cut> cuts;
+    for (Entry& e : entries_) {
+      // What is left out does nothing, but who waits for it waits for all before it.
+      if (e.queue != &q || (p_.skipped[step_of(e)] && !e.finished)) continue;
+      entries.push_back(&e);
+      steps.push_back(q.steps[e.unit.begin]);
+      cuts.push_back(cut_of(e));
+    }
+    const bool any = std::ranges::any_of(cuts, [](const Cut& cut) { return !cut.empty(); });
+    if (number++ == options_.second.size() && any) options_.second.emplace_back();
+    if (!any) continue;
+    const memory::Stream& second = options_.second[number - 1];
+    second_[static_cast<std::size_t>(q.queue)] = &second;
+    const std::vector<LaneStep> lanes = lanes_of(p_.plan, steps, cuts);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      Entry& e = *entries[i];
+      e.lane = lanes[i];
+      e.cut = cuts[i];
+      if (e.lane.join) e.join.emplace();
+      if (e.lane.fork) e.fork.emplace();
+      if (!e.lane.split) continue;
+      if (e.finished) e.half_finished.emplace();
+      const ops::Implementation& chosen = *p_.chosen[step_of(e)];
+      if (chosen.prepare) chosen.prepare(half_of(p_.calls[step_of(e)], e.cut, 1, second.handle()));
+    }
+  }
+}
+
+Cut Executor::Device::cut_of(const Entry& e) const {
+  const std::size_t i = step_of(e);
+  const bool may = p_.chosen[i] && p_.chosen[i]->cut && !p_.skipped[i] &&
+                   p_.plan.steps[i].work.flops >= options_.two_lanes_from;
+  return may ? p_.chosen[i]->cut(p_.calls[i]) : Cut{};
 }
 
 std::vector<parallel::Message> Executor::Device::messages_of(const QueueSteps& queue,
@@ -203,6 +249,11 @@ void Executor::Device::enqueue(bool profile) {
   fork_.record(streams_.front()->handle());
   for (std::size_t q = 1; q < streams_.size(); ++q) streams_[q]->wait(fork_);
   for (Entry& e : entries_) enqueue(e, profile);
+  for (std::size_t q = 0; q < streams_.size(); ++q) {
+    if (!second_[q] || profile) continue;
+    joins_[q].record(second_[q]->handle());
+    streams_[q]->wait(joins_[q]);
+  }
   for (std::size_t q = 1; q < streams_.size(); ++q) {
     joins_[q].record(streams_[q]->handle());
     streams_.front()->wait(joins_[q]);
@@ -212,17 +263,44 @@ void Executor::Device::enqueue(bool profile) {
 void Executor::Device::enqueue(Entry& e, bool profile) {
   const plan::Step& first = p_.step(e.queue->steps[e.unit.begin]);
   const memory::Mark mark(fmt::format("{} {} {}", first.label, first.index.i, first.index.j));
-  const auto q = static_cast<std::size_t>(e.queue->queue);
-  for (const int on : e.waits) streams_[q]->wait(*entries_[static_cast<std::size_t>(on)].finished);
+  const std::size_t q = queue_of(e);
+  const bool split = e.lane.split && !profile;
+  if (e.join && !profile) {
+    e.join->record(second_[q]->handle());
+    streams_[q]->wait(*e.join);
+  }
+  if (e.fork && !profile) {
+    e.fork->record(stream_of(e));
+    second_[q]->wait(*e.fork);
+  }
+  wait_for(e, *streams_[q], profile);
+  if (split) wait_for(e, *second_[q], profile);
   if (profile) e.begin_mark->record(stream_of(e));
   if (!e.queue->comm) {
-    const auto i = static_cast<std::size_t>(e.queue->steps[e.unit.begin]);
-    if (!p_.skipped[i]) p_.chosen[i]->run(p_.calls[i]);
+    compute(e, split);
   } else if (route_) {
     route_->start(e.transfer, stream_of(e));
   }
   if (profile) e.end_mark->record(stream_of(e));
   if (e.finished) e.finished->record(stream_of(e));
+  if (e.half_finished && !profile) e.half_finished->record(second_[q]->handle());
+}
+
+void Executor::Device::wait_for(const Entry& e, const memory::Stream& stream, bool profile) const {
+  for (const int i : e.waits) {
+    const Entry& on = entries_[static_cast<std::size_t>(i)];
+    stream.wait(*on.finished);
+    if (on.half_finished && !profile) stream.wait(*on.half_finished);
+  }
+}
+
+void Executor::Device::compute(const Entry& e, bool split) {
+  const std::size_t i = step_of(e);
+  if (p_.skipped[i]) return;
+  const auto& run = p_.chosen[i]->run;
+  if (!split) return run(p_.calls[i]);
+  run(half_of(p_.calls[i], e.cut, 0, stream_of(e)));
+  run(half_of(p_.calls[i], e.cut, 1, second_[queue_of(e)]->handle()));
 }
 
 void Executor::Device::wait() {

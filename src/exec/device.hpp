@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan on a device: one stream per queue, an event wherever a step waits for one of another
-// queue, transfers through a route. Nothing waits on the host inside a pass; from the second run on
-// it is one graph launch.
+// A plan on a device: one stream per queue, two where it computes (exec/lanes.hpp), an event
+// wherever a step waits for one of another queue, transfers through a route. Nothing waits on the
+// host inside a pass; from the second run on it is one graph launch.
 #pragma once
 
 #include <optional>
 #include <vector>
 
+#include "exec/lanes.hpp"
 #include "exec/prepared.hpp"
 #include "memory/stream.hpp"
 
@@ -37,28 +38,40 @@ class Executor::Device {
     Unit unit;
     std::size_t transfer = 0;                           ///< comm: its number in the route
     std::vector<int> waits;                             ///< entries of other queues
+    LaneStep lane;                                      ///< compute
+    Cut cut;                                            ///< where it is split
+    std::optional<memory::Event> join, fork;            ///< between the lanes
     std::optional<memory::Event> finished;              ///< somebody on another queue waits for it
+    std::optional<memory::Event> half_finished;         ///< its second half
     std::optional<memory::Event> begin_mark, end_mark;  ///< of a profiled run
   };
 
   void load();
   void order(Budget& budget);
+  void choose_lanes();
+  Cut cut_of(const Entry& e) const;
   std::vector<parallel::Message> messages_of(const QueueSteps& queue, Unit unit) const;
   void enqueue(bool profile);
   void enqueue(Entry& entry, bool profile);
+  void compute(const Entry& entry, bool split);
+  void wait_for(const Entry& entry, const memory::Stream& stream, bool profile) const;
   void capture();
   void launch(bool profile);
   void wait();
   void make_marks();
   void read_marks(Measured& out) const;
   std::string waiting_for() const;
-  void* stream_of(const Entry& e) const {
-    return streams_[static_cast<std::size_t>(e.queue->queue)]->handle();
+  static std::size_t queue_of(const Entry& e) { return static_cast<std::size_t>(e.queue->queue); }
+  void* stream_of(const Entry& e) const { return streams_[queue_of(e)]->handle(); }
+  /// Of a compute step, or of the first message of a unit.
+  static std::size_t step_of(const Entry& e) {
+    return static_cast<std::size_t>(e.queue->steps[e.unit.begin]);
   }
 
   Prepared& p_;
-  const DeviceRun& options_;
+  DeviceRun& options_;
   std::vector<const memory::Stream*> streams_;  // as Plan::queues
+  std::vector<const memory::Stream*> second_;   // lanes of compute queues; null where none is used
   std::vector<Entry> entries_;
   memory::Event fork_, begin_, end_;
   std::vector<memory::Event> joins_;  // one per queue

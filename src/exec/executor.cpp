@@ -89,11 +89,12 @@ Executor::Executor(const plan::Plan& plan, const Binding& binding, const ops::Re
                    DeviceRun* device)
     : prepared_(std::make_unique<Prepared>(plan, binding, registry, comm, budget, watchdog,
                                            device ? Space::cuda : Space::host)) {
-  if (device)
+  if (device) {
     device_ = std::make_unique<Device>(*prepared_, *device, budget);
-  else
+  } else {
     prepared_->tune();
-  prepared_->fuse();
+    prepared_->fuse();
+  }
   backends_ = std::make_shared<Backends>(prepared_->backends());
 }
 

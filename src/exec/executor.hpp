@@ -32,14 +32,17 @@ struct Binding {
 
 /// How plans run on a GPU; scratch and bound tensors are device memory then. Its streams serve one
 /// executor after the other. Operators may keep working memory by the shape of a call (cuDNN does),
-/// so calls of one shape must not stand on two compute queues.
+/// so calls of one shape must not stand on two compute queues. profile() runs all steps whole.
 struct DeviceRun {
   /// Null: transfers are left out, to see what the compute steps alone take.
   parallel::Transport* transport = nullptr;
   /// From the second run on a pass is one launch of a captured graph.
   bool graph = true;
-  std::deque<memory::Stream> compute,
-      comm;  ///< by number of the queue of its kind; grown on demand
+  /// A compute step of so many flops runs as two halves side by side where its operator can be cut
+  /// (Implementation::cut). Of shorter ones the second start costs what the idle end would.
+  double two_lanes_from = 8e10;
+  /// By number of the queue of its kind, `second` being second lanes; grown on demand.
+  std::deque<memory::Stream> compute{}, second{}, comm{};
 };
 
 struct Span {

@@ -3,6 +3,7 @@
 // implementations by one explicit call in the driver's start-up (no static initialisers).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,6 +24,10 @@ struct Implementation {
   /// Whether run() can do without the former contents of an `acc` argument of this call
   /// (Attributes::fresh), so that nobody has to clear it first; empty: never.
   std::function<bool(const Call&, std::size_t argument)> overwrites = nullptr;
+  /// Dimension (0 or 1) along which each argument of this call can be halved, so that the calls of
+  /// both halves together are this one, to the last bit, and may run at the same time on two
+  /// streams. May be empty, and say so.
+  std::function<std::vector<std::int8_t>(const Call&)> cut = nullptr;
   bool repeatable = true;  ///< the same call gives the same bits in every run
 };
 

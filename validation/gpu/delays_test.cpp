@@ -82,10 +82,8 @@ TEST(gpu_delays, ManyPassesKeepTheirBits) {
   for (const Scheme& s : schemes) {
     std::string want;
     for (const bool with_delays : {false, true}) {
-      exec::DeviceRun run{.transport = with_delays ? &delayed : transport.get(),
-                          .graph = false,
-                          .compute = {},
-                          .comm = {}};
+      exec::DeviceRun run{.transport = with_delays ? &delayed : transport.get(), .graph = false};
+      if (with_delays) run.two_lanes_from = 0;  // each lane is slow by turns
       Session session(p, {rig().comm, with_delays ? slow : plain, budget, nullptr, &run});
       PreparedPass* prepared[2];
       for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -117,7 +115,7 @@ TEST(gpu_delays, AMissingWaitIsSeen) {
   kernels::register_cuda(registry, budget);
   registry.set_deterministic(true);
   Delayed delayed(rig().transport("peer"));
-  exec::DeviceRun run{.transport = &delayed, .graph = false, .compute = {}, .comm = {}};
+  exec::DeviceRun run{.transport = &delayed, .graph = false};
   const plan::Program program =
       make_program(p, {SchemeKind::ring}, n, Pass::forward, test_machine());
   plan::Plan plan = program.plans[static_cast<std::size_t>(rig().comm.rank())];

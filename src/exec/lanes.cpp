@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/lanes.hpp"
+
+#include <algorithm>
+
+#include "plan/region.hpp"
+
+namespace tessera::exec {
+
+namespace {
+
+Range half_range(Range range, int half) {
+  const std::int64_t middle = range.begin + range.size() / 2;
+  return half == 0 ? Range{range.begin, middle} : Range{middle, range.end};
+}
+
+bool conflict(const plan::Use& a, const plan::Use& b) {
+  return a.buffer == b.buffer &&
+         (a.access != plan::Access::read || b.access != plan::Access::read) &&
+         plan::Rect{a.d0, a.d1}.overlaps({b.d0, b.d1});
+}
+
+/// One half of step a and the other half of step b touch the same memory.
+bool halves_conflict(const plan::Plan& plan, const plan::Step& a, const Cut& cut_a,
+                     const plan::Step& b, const Cut& cut_b) {
+  const auto uses_a = plan.uses(a), uses_b = plan.uses(b);
+  for (std::size_t i = 0; i < uses_a.size(); ++i)
+    for (std::size_t j = 0; j < uses_b.size(); ++j)
+      for (const int half : {0, 1})
+        if (conflict(half_of(uses_a[i], cut_a[i], half), half_of(uses_b[j], cut_b[j], 1 - half)))
+          return true;
+  return false;
+}
+
+}  // namespace
+
+plan::Use half_of(const plan::Use& use, int dimension, int half) {
+  plan::Use out = use;
+  Range& range = dimension == 0 ? out.d0 : out.d1;
+  range = half_range(range, half);
+  return out;
+}
+
+ops::Call half_of(const ops::Call& call, const Cut& cut, int half, void* stream) {
+  ops::Call out = call;
+  out.stream = stream;
+  for (std::size_t i = 0; i < out.args.size(); ++i) {
+    Range rows{0, out.args[i].shape[0]}, columns{0, out.args[i].shape[1]};
+    (cut[i] == 0 ? rows : columns) = half_range(cut[i] == 0 ? rows : columns, half);
+    out.args[i] = out.args[i].slice(rows, columns);
+  }
+  return out;
+}
+
+std::vector<LaneStep> lanes_of(const plan::Plan& plan, std::span<const std::int32_t> steps,
+                               std::span<const Cut> cuts) {
+  std::vector<LaneStep> out(steps.size());
+  std::vector<std::size_t> apart;  // split since the lanes met
+  bool behind = true;              // the first lane has work that the second has not waited for
+  const auto step = [&](std::size_t i) -> const plan::Step& {
+    return plan.steps[static_cast<std::size_t>(steps[i])];
+  };
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    LaneStep& lane = out[i];
+    lane.split = !cuts[i].empty();
+    lane.join = lane.split
+                    ? std::ranges::any_of(apart,
+                                          [&](std::size_t before) {
+                                            return halves_conflict(plan, step(before), cuts[before],
+                                                                   step(i), cuts[i]);
+                                          })
+                    : !apart.empty();
+    if (lane.join) apart.clear(), behind = true;
+    lane.fork = lane.split && behind;
+    behind = !lane.split;
+    if (lane.split) apart.push_back(i);
+  }
+  return out;
+}
+
+}  // namespace tessera::exec
