@@ -95,19 +95,20 @@ stop_mps() {
 }
 trap stop_mps EXIT
 
-# Tests of one program, and of faults, without the daemon; then those of ranks (gpu.NAME.npN).
+# The test of faults without the daemon; all others with it, as many side by side as there are
+# cores.
 stage_test() {
   local failed=0
   local some=(limit 1800 ctest --test-dir "$build" -L gpu -R "$tests" -V)
-  "${some[@]}" -j 8 -E '[.]np[0-9]+$' >"$run/logs/tests.log" 2>&1 || failed=1
+  "${some[@]}" -E '^gpu[.]gpu_' >"$run/logs/tests.log" 2>&1 || failed=1
   start_mps
-  "${some[@]}" -E '^gpu[.][^.]*$' >>"$run/logs/tests.log" 2>&1 || failed=1
+  "${some[@]}" -j "$(nproc)" -E '^gpu[.]faults$' >>"$run/logs/tests.log" 2>&1 || failed=1
   stop_mps
   if ! grep -q "tests passed" "$run/logs/tests.log"; then
     echo "no test is called $tests" >&2
     failed=1
   fi
-  grep -E "error ratio|error of|FAILED|Failure|Skipped|tests passed|tests failed|%" \
+  grep -E "error ratio|error of|FAILED|Failure|Skipped|tests passed|tests failed|%|Test +#" \
     "$run/logs/tests.log" | grep -v "^[0-9]*: .*RUN" | tail -n 100 >"$run/tests.txt"
   tail -n 40 "$run/tests.txt"
   return "$failed"

@@ -2,7 +2,7 @@
 if(TESSERA_CUDA)
   tessera_gpu_test(gpu_schemes_test SOURCES gpu/schemes_test.cpp
     LINK tessera_attention tessera_kernels_reference tessera_kernels_cuda fmt::fmt
-    RANKS 1 2 4 8 9)
+    RANKS 1 2 4 8 9 ALONE gpu_schemes_memory)
   tessera_gpu_test(gpu_delays_test SOURCES gpu/delays_test.cpp gpu/spin.cu
     LINK tessera_attention tessera_kernels_reference tessera_kernels_cuda CUDA::cudart_static
       fmt::fmt

@@ -135,7 +135,7 @@ TEST(gpu_schemes, SameBits_20Runs_AllTransports) {
       runs);
 }
 
-TEST(gpu_schemes, MemoryDoesNotGrow) {
+TEST(gpu_schemes_memory, DoesNotGrow) {
   const Problem p = causal(512, DType::bf16, 64, 64);
   const auto transport = rig().transport("peer");
   exec::DeviceRun run{.transport = transport.get(), .graph = true};
