@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/check.hpp"
+#include "kernels/cuda/cut.hpp"
 #include "kernels/cuda/tensor_map.hpp"
 #include "ops/signature.hpp"
 
@@ -228,15 +229,6 @@ bool backward_overwrites(const ops::Call& call, std::size_t argument) {
 /// dQ is only ever added to.
 bool one_pass_overwrites(const ops::Call& call, std::size_t argument) {
   return argument != 6 && backward_overwrites(call, argument);
-}
-
-/// By heads: dimension 1, of statistics 0.
-std::vector<std::int8_t> cut_by_heads(const ops::Call& call) {
-  if (call.args[1].shape[1] % 2 != 0) return {};
-  std::vector<std::int8_t> out(call.args.size(), 1);
-  out[4] = 0;
-  if (call.name == "attention.backward") out[5] = 0;
-  return out;
 }
 
 void prepare_forward(const ops::Call& call, MaskCache& masks) {

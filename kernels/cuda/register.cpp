@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/check.hpp"
 #include "kernels/cuda/cudnn.hpp"
+#include "kernels/cuda/cut.hpp"
 #include "ops/signature.hpp"
 
 namespace tessera::kernels {
@@ -38,7 +39,7 @@ void register_cuda(ops::Registry& registry, Budget& budget) {
     const auto run = [op, launch](const ops::Call& call) {
       cuda::check(launch(call.args, static_cast<cudaStream_t>(call.stream)), op);
     };
-    registry.add({op, "cuda", 20, supports, run});
+    registry.add({op, "cuda", 20, supports, run, nullptr, nullptr, cuda::cut_by_heads});
   };
   add("attention.merge",
       [](Args a, cudaStream_t s) { return cuda::launch_merge(state(a, 0), state(a, 2), s); });

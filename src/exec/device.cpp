@@ -147,12 +147,12 @@ void Executor::Device::choose_lanes() {
       steps.push_back(q.steps[e.unit.begin]);
       cuts.push_back(cut_of(e));
     }
-    const bool any = std::ranges::any_of(cuts, [](const Cut& cut) { return !cut.empty(); });
-    if (number++ == options_.second.size() && any) options_.second.emplace_back();
-    if (!any) continue;
-    const memory::Stream& second = options_.second[number - 1];
+    const std::vector<LaneStep> lanes = lanes_of(p_.plan, steps, cuts, options_.two_lanes_from);
+    const std::size_t second_number = number++;
+    if (std::ranges::none_of(lanes, &LaneStep::split)) continue;
+    while (options_.second.size() <= second_number) options_.second.emplace_back();
+    const memory::Stream& second = options_.second[second_number];
     second_[static_cast<std::size_t>(q.queue)] = &second;
-    const std::vector<LaneStep> lanes = lanes_of(p_.plan, steps, cuts);
     for (std::size_t i = 0; i < entries.size(); ++i) {
       Entry& e = *entries[i];
       e.lane = lanes[i];
@@ -169,8 +169,7 @@ void Executor::Device::choose_lanes() {
 
 Cut Executor::Device::cut_of(const Entry& e) const {
   const std::size_t i = step_of(e);
-  const bool may = p_.chosen[i] && p_.chosen[i]->cut && !p_.skipped[i] &&
-                   p_.plan.steps[i].work.flops >= options_.two_lanes_from;
+  const bool may = p_.chosen[i] && p_.chosen[i]->cut && !p_.skipped[i];
   return may ? p_.chosen[i]->cut(p_.calls[i]) : Cut{};
 }
 

@@ -39,7 +39,8 @@ struct DeviceRun {
   /// From the second run on a pass is one launch of a captured graph.
   bool graph = true;
   /// A compute step of so many flops runs as two halves side by side where its operator can be cut
-  /// (Implementation::cut). Of shorter ones the second start costs what the idle end would.
+  /// (Implementation::cut), and shorter ones beside it. Of short tiles the second start costs what
+  /// the idle end would.
   double two_lanes_from = 8e10;
   /// By number of the queue of its kind, `second` being second lanes; grown on demand.
   std::deque<memory::Stream> compute{}, second{}, comm{};

@@ -53,7 +53,7 @@ ops::Call half_of(const ops::Call& call, const Cut& cut, int half, void* stream)
 }
 
 std::vector<LaneStep> lanes_of(const plan::Plan& plan, std::span<const std::int32_t> steps,
-                               std::span<const Cut> cuts) {
+                               std::span<const Cut> cuts, double long_from) {
   std::vector<LaneStep> out(steps.size());
   std::vector<std::size_t> apart;  // split since the lanes met
   bool behind = true;              // the first lane has work that the second has not waited for
@@ -62,14 +62,13 @@ std::vector<LaneStep> lanes_of(const plan::Plan& plan, std::span<const std::int3
   };
   for (std::size_t i = 0; i < steps.size(); ++i) {
     LaneStep& lane = out[i];
-    lane.split = !cuts[i].empty();
-    lane.join = lane.split
-                    ? std::ranges::any_of(apart,
-                                          [&](std::size_t before) {
-                                            return halves_conflict(plan, step(before), cuts[before],
-                                                                   step(i), cuts[i]);
-                                          })
-                    : !apart.empty();
+    const auto meets = [&](std::size_t before) {
+      return halves_conflict(plan, step(before), cuts[before], step(i), cuts[i]);
+    };
+    const bool meet = cuts[i].empty() || std::ranges::any_of(apart, meets);
+    const bool is_long = step(i).work.flops >= long_from;
+    lane.split = !cuts[i].empty() && (is_long || (!apart.empty() && !meet));
+    lane.join = !apart.empty() && meet;
     if (lane.join) apart.clear(), behind = true;
     lane.fork = lane.split && behind;
     behind = !lane.split;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two streams for one compute queue. A long step is run as two halves, one on each, that share
 // nothing; so the multiprocessors which the end of one tile leaves idle, and the way to the next
-// launch, are filled by the other half. Where that would be wrong the lanes wait for each other.
+// launch, are filled by the other half. A short step after it is halved too, where that spares the
+// lanes a meeting. Where it would be wrong they wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,10 @@ struct LaneStep {
   bool fork = false;   ///< before it, but after a join, the second waits for the first
 };
 
-/// How the steps of one queue, in its order, use the lanes. `cuts`: as `steps`.
+/// How the steps of one queue, in its order, use the lanes. `cuts`: as `steps`; steps of
+/// `long_from` flops are long.
 std::vector<LaneStep> lanes_of(const plan::Plan& plan, std::span<const std::int32_t> steps,
-                               std::span<const Cut> cuts);
+                               std::span<const Cut> cuts, double long_from);
 
 plan::Use half_of(const plan::Use& use, int dimension, int half);
 /// The call of one half, on a stream.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two lanes of a compute queue: whatever two steps, or halves of steps, touch the same memory, one
 // to write it, must be in the order of the plan. Proved of every program of attention, with all
-// tiles cut by heads and with some, by what each lane has seen of the other.
+// steps cut by heads and with some, by what each lane has seen of the other.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <random>
 
@@ -26,15 +27,15 @@ std::vector<std::int32_t> compute_steps(const plan::Plan& plan) {
   return out;
 }
 
-/// By heads, as the kernels of a GPU are cut.
+/// By heads, as the operators of a GPU are cut: dimension 1, of statistics 0.
 Cut cut_by_heads(const plan::Plan& plan, const plan::Step& s) {
-  const bool forward = s.work.op == "attention.forward";
-  if (!forward && s.work.op != "attention.backward") return {};
-  const auto uses = plan.uses(s);
-  if (uses[1].d1.size() % 2 != 0) return {};
-  Cut out(uses.size(), 1);
-  out[4] = 0;
-  if (!forward) out[5] = 0;
+  Cut out;
+  for (const plan::Use& use : plan.uses(s)) {
+    const bool statistic = plan.buffers[static_cast<std::size_t>(use.buffer)].statistic;
+    const Range heads = statistic ? use.d0 : use.d1;
+    if (heads.size() % 2 != 0) return {};
+    out.push_back(statistic ? 0 : 1);
+  }
   return out;
 }
 
@@ -110,13 +111,16 @@ TEST(ExecLanes, Every_program_keeps_the_order_of_its_plan) {
                 make_program(p, choose(p, x, n, pass, test_machine()), n, pass, test_machine());
             const plan::Plan& plan = program.plans[static_cast<std::size_t>(n / 2)];
             const auto steps = compute_steps(plan);
-            for (const bool all : {true, false}) {
+            double longest = 0;
+            for (const std::int32_t i : steps)
+              longest = std::max(longest, plan.steps[static_cast<std::size_t>(i)].work.flops);
+            for (const double long_from : {0.0, 0.5 * longest, longest}) {
               std::vector<Cut> cuts;
               for (const std::int32_t i : steps) {
                 cuts.push_back(cut_by_heads(plan, plan.steps[static_cast<std::size_t>(i)]));
-                if (!all && rng() % 2 == 0) cuts.back().clear();
+                if (long_from > 0 && rng() % 4 == 0) cuts.back().clear();
               }
-              std::vector<LaneStep> lanes = exec::lanes_of(plan, steps, cuts);
+              std::vector<LaneStep> lanes = exec::lanes_of(plan, steps, cuts, long_from);
               const Found found = look(plan, steps, cuts, lanes);
               EXPECT_EQ(found.unordered, 0) << program.name << " on " << n << " ranks";
               across += found.across;
@@ -146,12 +150,31 @@ TEST(ExecLanes, Halves_that_meet_make_the_lanes_meet) {
     b.compute(queue, "two", {}, {}, {b.part(x, plan::Access::update, {0, 4}, {0, meet ? 4 : 8})});
     const std::vector<std::int32_t> steps{0, 1};
     const std::vector<Cut> cuts{{1}, {1}};
-    const auto lanes = exec::lanes_of(plan, steps, cuts);
+    const auto lanes = exec::lanes_of(plan, steps, cuts, 0);
     EXPECT_TRUE(lanes[0].split && lanes[0].fork && !lanes[0].join);
     EXPECT_EQ(lanes[1].join, meet);
     EXPECT_EQ(lanes[1].fork, meet);
     EXPECT_EQ(look(plan, steps, cuts, lanes).unordered, 0);
   }
+}
+
+/// A short step is halved where the lanes are apart, and whole where they are not.
+TEST(ExecLanes, Short_steps_go_beside_long_ones) {
+  plan::Program program{"short", {}, std::vector<plan::Plan>(1), {}};
+  plan::Plan& plan = program.plans[0];
+  plan::Builder b(plan);
+  const int queue = b.queue(plan::QueueKind::compute, "compute");
+  const auto x = b.buffer({"x", plan::Role::output, DType::f32, {4, 8, 1}});
+  const plan::Use use = b.part(x, plan::Access::update, {0, 4}, {0, 8});
+  for (const double flops : {1.0, 9.0, 1.0}) b.compute(queue, "step", {}, {"op", flops, 0}, {use});
+  const std::vector<std::int32_t> steps{0, 1, 2};
+  const std::vector<Cut> cuts{{1}, {1}, {1}};
+  const auto lanes = exec::lanes_of(plan, steps, cuts, 5);
+  EXPECT_FALSE(lanes[0].split);
+  EXPECT_TRUE(lanes[1].split && lanes[1].fork);
+  EXPECT_TRUE(lanes[2].split && !lanes[2].join && !lanes[2].fork);
+  const auto none = exec::lanes_of(plan, steps, cuts, 10);
+  EXPECT_TRUE(std::ranges::none_of(none, &LaneStep::split));
 }
 
 TEST(ExecLanes, Halves_are_the_whole) {
