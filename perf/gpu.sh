@@ -96,13 +96,15 @@ stop_mps() {
 trap stop_mps EXIT
 
 # The test of faults without the daemon; all others with it, as many side by side as there are
-# cores.
+# cores, up to half of the processes that the daemon takes.
 stage_test() {
-  local failed=0
+  local failed=0 jobs
+  jobs=$(nproc)
+  [ "$jobs" -le 24 ] || jobs=24
   local some=(limit 1800 ctest --test-dir "$build" -L gpu -R "$tests" -V)
   "${some[@]}" -E '^gpu[.]gpu_' >"$run/logs/tests.log" 2>&1 || failed=1
   start_mps
-  "${some[@]}" -j "$(nproc)" -E '^gpu[.]faults$' >>"$run/logs/tests.log" 2>&1 || failed=1
+  "${some[@]}" -j "$jobs" -E '^gpu[.]faults$' >>"$run/logs/tests.log" 2>&1 || failed=1
   stop_mps
   if ! grep -q "tests passed" "$run/logs/tests.log"; then
     echo "no test is called $tests" >&2

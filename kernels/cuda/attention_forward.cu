@@ -279,7 +279,7 @@ struct Consumer {
       other[r] = exp2_fast(before - finite);
       const float total = own[r] * sum + other[r];
       total_lse[r] = sum == 0 ? rows.before[r] : (finite + log2f(total)) * ln_2;
-      const float factor = total == 0 ? 0 : __fdividef(1, total);
+      const float factor = total == 0 ? 0 : sum == 0 ? 1 : __fdividef(1, total);
       own[r] *= factor;
       other[r] *= factor;
       if (sum != 0) continue;

@@ -4,10 +4,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
-#include <algorithm>
 #include <chrono>
-#include <limits>
-#include <stdexcept>
 #include <thread>
 
 #include "memory/cuda.hpp"
@@ -31,37 +28,6 @@ parallel::Message::Kind kind_of(plan::StepKind kind) {
 
 }  // namespace
 
-std::vector<Launch> launch_order(const plan::Plan& plan, const std::vector<QueueSteps>& queues) {
-  std::vector<char> taken(plan.steps.size());
-  std::vector<std::size_t> next(queues.size());
-  std::vector<Launch> out;
-  const auto ready = [&](const QueueSteps& q, Unit unit) {
-    for (std::size_t i = unit.begin; i < unit.end; ++i)
-      for (const std::int32_t a : plan.after(plan.steps[static_cast<std::size_t>(q.steps[i])]))
-        if (!taken[static_cast<std::size_t>(a)]) return false;
-    return true;
-  };
-  while (true) {
-    std::size_t best = queues.size();
-    std::int32_t first = std::numeric_limits<std::int32_t>::max();
-    for (std::size_t q = 0; q < queues.size(); ++q) {
-      if (next[q] == queues[q].units.size()) continue;
-      const Unit unit = queues[q].units[next[q]];
-      const std::int32_t step = queues[q].steps[unit.begin];
-      if (step < first && ready(queues[q], unit)) best = q, first = step;
-    }
-    if (best == queues.size()) break;
-    const Unit unit = queues[best].units[next[best]];
-    for (std::size_t i = unit.begin; i < unit.end; ++i)
-      taken[static_cast<std::size_t>(queues[best].steps[i])] = true;
-    out.push_back({best, next[best]++});
-  }
-  for (std::size_t q = 0; q < queues.size(); ++q)
-    if (next[q] < queues[q].units.size())
-      throw std::logic_error("a plan whose queues wait for each other in a circle");
-  return out;
-}
-
 Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
     : p_(p), options_(options), begin_(true), end_(true) {
   std::size_t num_compute = 0, num_comm = 0;
@@ -81,96 +47,64 @@ Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
   p.fuse();
   for (std::size_t i = 0; i < p.calls.size(); ++i)
     if (p.chosen[i] && p.chosen[i]->prepare) p.chosen[i]->prepare(p.calls[i]);
+  order();
   load();
-  order(budget);
-  choose_lanes();
+  open_route(budget);
 }
 
-/// Runs every compute step once. A kernel is loaded at its first launch, which may wait for an idle
-/// device: never, behind a gate that only the launching thread opens. What the steps write, a run
-/// writes anew.
+/// Runs every compute step once, and the halves of those that are split. A kernel is loaded at its
+/// first launch, which may wait for an idle device: never, behind a gate that only the launching
+/// thread opens. What the steps write, a run writes anew.
 void Executor::Device::load() {
-  for (std::size_t i = 0; i < p_.calls.size(); ++i)
-    if (p_.chosen[i]) p_.chosen[i]->run(p_.calls[i]);
-  for (const memory::Stream* s : streams_) memory::synchronize(s->handle());
+  for (const Entry& e : entries_) {
+    if (p_.queues[e.queue].comm) continue;
+    compute(e, false);
+    if (e.lane.split) compute(e, true);
+  }
+  for (const auto& streams : {streams_, second_})
+    for (const memory::Stream* s : streams)
+      if (s) memory::synchronize(s->handle());
 }
 
 /// Each event is recorded before a stream is told to wait for it.
-void Executor::Device::order(Budget& budget) {
-  std::vector<int> entry_of(p_.plan.steps.size(), -1);
-  std::vector<char> awaited;
-  std::vector<parallel::MessageUnit> units;
-  const bool in_turn = options_.transport && options_.transport->one_at_a_time();
-  int last = -1;  // unit of messages
-  for (const Launch& launch : launch_order(p_.plan, p_.queues)) {
-    const QueueSteps& q = p_.queues[launch.queue];
-    const Unit unit = q.units[launch.unit];
-    Entry e{&q, unit, units.size(), {}, {}, {}, {}, {}, {}, {}, {}, {}};
-    for (std::size_t i = unit.begin; i < unit.end; ++i) {
-      for (const std::int32_t a : p_.plan.after(p_.step(q.steps[i]))) {
-        const auto on = static_cast<std::size_t>(entry_of[static_cast<std::size_t>(a)]);
-        if (entries_[on].queue == &q) continue;
-        e.waits.push_back(static_cast<int>(on));
-        awaited[on] = true;
-      }
-    }
-    for (std::size_t i = unit.begin; i < unit.end; ++i)
-      entry_of[static_cast<std::size_t>(q.steps[i])] = static_cast<int>(entries_.size());
-    if (q.comm) {
-      if (in_turn && last >= 0 && entries_[static_cast<std::size_t>(last)].queue != &q) {
-        e.waits.push_back(last);
-        awaited[static_cast<std::size_t>(last)] = true;
-      }
-      last = static_cast<int>(entries_.size());
-      units.push_back({q.queue, messages_of(q, unit)});
-    }
-    entries_.push_back(std::move(e));
-    awaited.push_back(false);
+void Executor::Device::order() {
+  OrderRules rules{p_.skipped, {}, options_.two_lanes_from, false};
+  rules.in_turn = options_.transport && options_.transport->one_at_a_time();
+  rules.cut = [this](const plan::Step&, std::size_t i) {
+    return p_.chosen[i]->cut ? p_.chosen[i]->cut(p_.calls[i]) : Cut{};
+  };
+  for (Ordered& at : order_of(p_.plan, p_.queues, rules)) {
+    Entry& e = entries_.emplace_back();
+    static_cast<Ordered&>(e) = std::move(at);
+    if (e.awaited) e.finished.emplace();
+    if (e.lane.join) e.join.emplace();
+    if (e.lane.fork) e.fork.emplace();
+    if (!e.lane.split) continue;
+    if (e.awaited) e.half_finished.emplace();
+    open_second_lane(e.queue);
+    const ops::Implementation& chosen = *p_.chosen[step_of(e)];
+    if (chosen.prepare) chosen.prepare(half_of(p_.calls[step_of(e)], e.cut, 1, second_of(e)));
   }
-  for (std::size_t i = 0; i < entries_.size(); ++i)
-    if (awaited[i]) entries_[i].finished.emplace();
-  if (options_.transport) route_ = options_.transport->open(std::move(units), budget);
 }
 
-/// Entries of a queue stand in its order.
-void Executor::Device::choose_lanes() {
+void Executor::Device::open_second_lane(std::size_t queue) {
+  if (second_[queue]) return;
   std::size_t number = 0;
-  for (const QueueSteps& q : p_.queues) {
-    if (q.comm) continue;
-    std::vector<Entry*> entries;
-    std::vector<std::int32_t> steps;
-    std::vector<Cut> cuts;
-    for (Entry& e : entries_) {
-      // What is left out does nothing, but who waits for it waits for all before it.
-      if (e.queue != &q || (p_.skipped[step_of(e)] && !e.finished)) continue;
-      entries.push_back(&e);
-      steps.push_back(q.steps[e.unit.begin]);
-      cuts.push_back(cut_of(e));
-    }
-    const std::vector<LaneStep> lanes = lanes_of(p_.plan, steps, cuts, options_.two_lanes_from);
-    const std::size_t second_number = number++;
-    if (std::ranges::none_of(lanes, &LaneStep::split)) continue;
-    while (options_.second.size() <= second_number) options_.second.emplace_back();
-    const memory::Stream& second = options_.second[second_number];
-    second_[static_cast<std::size_t>(q.queue)] = &second;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      Entry& e = *entries[i];
-      e.lane = lanes[i];
-      e.cut = cuts[i];
-      if (e.lane.join) e.join.emplace();
-      if (e.lane.fork) e.fork.emplace();
-      if (!e.lane.split) continue;
-      if (e.finished) e.half_finished.emplace();
-      const ops::Implementation& chosen = *p_.chosen[step_of(e)];
-      if (chosen.prepare) chosen.prepare(half_of(p_.calls[step_of(e)], e.cut, 1, second.handle()));
-    }
-  }
+  for (std::size_t q = 0; q < queue; ++q) number += !p_.queues[q].comm;
+  while (options_.second.size() <= number) options_.second.emplace_back();
+  second_[queue] = &options_.second[number];
 }
 
-Cut Executor::Device::cut_of(const Entry& e) const {
-  const std::size_t i = step_of(e);
-  const bool may = p_.chosen[i] && p_.chosen[i]->cut && !p_.skipped[i];
-  return may ? p_.chosen[i]->cut(p_.calls[i]) : Cut{};
+void Executor::Device::open_route(Budget& budget) {
+  if (!options_.transport) return;
+  std::vector<parallel::MessageUnit> units;
+  for (Entry& e : entries_) {
+    const QueueSteps& q = p_.queues[e.queue];
+    if (!q.comm) continue;
+    e.transfer = units.size();
+    units.push_back({q.queue, messages_of(q, e.unit)});
+  }
+  route_ = options_.transport->open(std::move(units), budget);
 }
 
 std::vector<parallel::Message> Executor::Device::messages_of(const QueueSteps& queue,
@@ -260,9 +194,9 @@ void Executor::Device::enqueue(bool profile) {
 }
 
 void Executor::Device::enqueue(Entry& e, bool profile) {
-  const plan::Step& first = p_.step(e.queue->steps[e.unit.begin]);
+  const plan::Step& first = p_.plan.steps[step_of(e)];
   const memory::Mark mark(fmt::format("{} {} {}", first.label, first.index.i, first.index.j));
-  const std::size_t q = queue_of(e);
+  const std::size_t q = e.queue;
   const bool split = e.lane.split && !profile;
   if (e.join && !profile) {
     e.join->record(second_[q]->handle());
@@ -275,7 +209,7 @@ void Executor::Device::enqueue(Entry& e, bool profile) {
   wait_for(e, *streams_[q], profile);
   if (split) wait_for(e, *second_[q], profile);
   if (profile) e.begin_mark->record(stream_of(e));
-  if (!e.queue->comm) {
+  if (!p_.queues[q].comm) {
     compute(e, split);
   } else if (route_) {
     route_->start(e.transfer, stream_of(e));
@@ -299,7 +233,7 @@ void Executor::Device::compute(const Entry& e, bool split) {
   const auto& run = p_.chosen[i]->run;
   if (!split) return run(p_.calls[i]);
   run(half_of(p_.calls[i], e.cut, 0, stream_of(e)));
-  run(half_of(p_.calls[i], e.cut, 1, second_[queue_of(e)]->handle()));
+  run(half_of(p_.calls[i], e.cut, 1, second_of(e)));
 }
 
 void Executor::Device::wait() {
@@ -325,8 +259,8 @@ void Executor::Device::read_marks(Measured& out) const {
     const Span span{memory::Event::seconds_between(begin_, *e.begin_mark),
                     memory::Event::seconds_between(begin_, *e.end_mark)};
     for (std::size_t i = e.unit.begin; i < e.unit.end; ++i)
-      out.steps[static_cast<std::size_t>(e.queue->steps[i])] = span;
-    (e.queue->comm ? moving : busy).push_back({span.begin_s, span.end_s});
+      out.steps[static_cast<std::size_t>(p_.queues[e.queue].steps[i])] = span;
+    (p_.queues[e.queue].comm ? moving : busy).push_back({span.begin_s, span.end_s});
   }
   busy = trace::united(std::move(busy));
   moving = trace::united(std::move(moving));

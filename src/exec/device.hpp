@@ -7,22 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "exec/lanes.hpp"
-#include "exec/prepared.hpp"
+#include "exec/order.hpp"
 #include "memory/stream.hpp"
 
 namespace tessera::exec {
-
-/// A unit by its queue and its number there.
-struct Launch {
-  std::size_t queue = 0, unit = 0;
-};
-
-/// The order in which the host puts the units of all queues on streams: that of the plan's steps,
-/// but a unit after all it waits for. Transports start transfers in this order, some of them one
-/// after the other (Transport::one_at_a_time), so it must be one that all ranks can keep: schemes
-/// emit transfers in lockstep, and a test proves it of every program. std::logic_error: a circle.
-std::vector<Launch> launch_order(const plan::Plan& plan, const std::vector<QueueSteps>& queues);
 
 class Executor::Device {
  public:
@@ -32,24 +20,18 @@ class Executor::Device {
 
  private:
   class Registration;
-  /// One unit at its place in the order in which the host puts work on the streams.
-  struct Entry {
-    const QueueSteps* queue;
-    Unit unit;
+  struct Entry : Ordered {
     std::size_t transfer = 0;                           ///< comm: its number in the route
-    std::vector<int> waits;                             ///< entries of other queues
-    LaneStep lane;                                      ///< compute
-    Cut cut;                                            ///< where it is split
     std::optional<memory::Event> join, fork;            ///< between the lanes
-    std::optional<memory::Event> finished;              ///< somebody on another queue waits for it
+    std::optional<memory::Event> finished;              ///< where it is awaited
     std::optional<memory::Event> half_finished;         ///< its second half
     std::optional<memory::Event> begin_mark, end_mark;  ///< of a profiled run
   };
 
   void load();
-  void order(Budget& budget);
-  void choose_lanes();
-  Cut cut_of(const Entry& e) const;
+  void order();
+  void open_second_lane(std::size_t queue);
+  void open_route(Budget& budget);
   std::vector<parallel::Message> messages_of(const QueueSteps& queue, Unit unit) const;
   void enqueue(bool profile);
   void enqueue(Entry& entry, bool profile);
@@ -61,11 +43,11 @@ class Executor::Device {
   void make_marks();
   void read_marks(Measured& out) const;
   std::string waiting_for() const;
-  static std::size_t queue_of(const Entry& e) { return static_cast<std::size_t>(e.queue->queue); }
-  void* stream_of(const Entry& e) const { return streams_[queue_of(e)]->handle(); }
+  void* stream_of(const Entry& e) const { return streams_[e.queue]->handle(); }
+  void* second_of(const Entry& e) const { return second_[e.queue]->handle(); }
   /// Of a compute step, or of the first message of a unit.
-  static std::size_t step_of(const Entry& e) {
-    return static_cast<std::size_t>(e.queue->steps[e.unit.begin]);
+  std::size_t step_of(const Entry& e) const {
+    return static_cast<std::size_t>(p_.queues[e.queue].steps[e.unit.begin]);
   }
 
   Prepared& p_;

@@ -64,7 +64,7 @@ ops::Registry delayed_operators(Budget& budget) {
 TEST(gpu_delays, ManyPassesKeepTheirBits) {
   const int n = rig().comm.size();
   const MaskShape shape{1, 256, 256};
-  const int heads = n % 9 == 0 ? 9 : 8;
+  const int heads = n % 9 == 0 ? 18 : 8;
   const Problem p =
       problem(shape, causal_mask(shape, false), heads, heads, 64, 64, DType::bf16, Layout::zigzag);
   Budget budget;

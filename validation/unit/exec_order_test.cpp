@@ -8,28 +8,14 @@
 #include <stdexcept>
 
 #include "attention_cases.hpp"
-#include "exec/device.hpp"
+#include "exec/order.hpp"
 #include "plan/builder.hpp"
 #include "plan/check.hpp"
 #include "plan/graph.hpp"
+#include "plan_queues.hpp"
 
 namespace tessera::test {
 namespace {
-
-/// The units of a rank's queues as the executor sees them.
-std::vector<exec::QueueSteps> queues_of(const plan::Graph& graph, std::size_t rank) {
-  const plan::Plan& plan = graph.program->plans[rank];
-  std::vector<exec::QueueSteps> out;
-  for (std::size_t q = 0; q < plan.queues.size(); ++q)
-    out.push_back({static_cast<int>(q), plan.queues[q].kind == plan::QueueKind::comm, {}, {}});
-  for (std::int32_t u = graph.unit_base[rank]; u < graph.unit_base[rank + 1]; ++u) {
-    exec::QueueSteps& q = out[static_cast<std::size_t>(graph.units[u].queue)];
-    const std::size_t begin = q.steps.size();
-    for (const std::int32_t s : graph.members_of(graph.units[u])) q.steps.push_back(graph.local(s));
-    q.units.push_back({begin, q.steps.size()});
-  }
-  return out;
-}
 
 /// The same plan with its steps in the order of the launches and all transfers on one queue.
 plan::Plan chained(const plan::Plan& plan, const std::vector<exec::QueueSteps>& queues) {
