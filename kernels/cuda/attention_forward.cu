@@ -22,9 +22,9 @@ struct Shape {
   static constexpr int sums = q_bytes + stages * (k_bytes + v_bytes);
   /// The rows of a warpgroup on their way from and to memory, where there is room for them.
   static constexpr int sums_bytes = (DV + 31) / 32 * forward_sum_rows * panel_bytes;
-  static constexpr bool has_sums = sums + 2 * sums_bytes + 272 + 1024 <= 232448;
+  static constexpr bool has_sums = sums + 2 * sums_bytes + 1280 <= 232448;
   static constexpr int barriers = sums + (has_sums ? 2 * sums_bytes : 0);
-  static constexpr int bytes = barriers + 272 + 1024;  // 1024: to align the first tile
+  static constexpr int bytes = barriers + 256 + 1024;  // 1024: to align the first tile
   static_assert(bytes <= 232448, "shared memory of a Hopper block");
 };
 
@@ -53,7 +53,6 @@ struct Shared {
   __device__ uint64_t* drawn() const { return barrier(10); }
   __device__ uint64_t* q_free() const { return barrier(9); }
   __device__ uint64_t* sums_full(uint32_t group) const { return barrier(30 + group); }
-  __device__ uint64_t* sums_ready(uint32_t group) const { return barrier(32 + group); }
   __device__ uint64_t* q_full() const { return barrier(0); }
   __device__ uint64_t* k_full(int stage) const { return barrier(1 + stage); }
   __device__ uint64_t* v_full(int stage) const { return barrier(1 + S::stages + stage); }
@@ -88,49 +87,6 @@ __device__ void fetch(const ForwardParams& p, const Shared<D, DV>& mem) {
     }
   }
   leave(p.tile);
-}
-
-template <class S>
-__device__ __forceinline__ bool by_panels(const ForwardParams& p) {
-  return S::has_sums && p.by_panels;
-}
-/// All rows of a warpgroup belong to the item.
-__device__ __forceinline__ bool is_whole(const Item& item, uint32_t group) {
-  return item.row + static_cast<int>(group + 1) * forward_sum_rows <= item.row_end;
-}
-/// One thread for each warpgroup: sets out the rows of an item as the tiles before left them, a
-/// partial output of weight exp(lse), and carries them to memory when they have been written there,
-/// both beside the work on other blocks of keys.
-template <int D, int DV>
-__device__ void carry_sums(const ForwardParams& p, const Shared<D, DV>& mem, uint32_t group) {
-  using S = Shape<D, DV>;
-  if (!by_panels<S>(p)) return;
-  char* sums = mem.sums(group);
-  const auto each_panel = [](auto f) {
-#pragma unroll
-    for (int c = 0; c < DV; c += 32) f(c, c * forward_sum_rows * 4);
-  };
-  for (int n = 0;; ++n) {
-    barrier_wait(mem.drawn(), n & 1);
-    const Item item = mem.item(n);
-    if (item.head < 0) break;
-    barrier_arrive(mem.q_free());  // else a draw more could hide one from this thread
-    const int row = item.row + static_cast<int>(group) * forward_sum_rows;
-    panels_read();  // of the item before
-    if (p.fresh) {
-      barrier_arrive(mem.sums_full(group));
-    } else {
-      barrier_expect(mem.sums_full(group), S::sums_bytes);
-      each_panel([&](int c, int at) {
-        load_panel(sums + at, &p.sums, mem.sums_full(group), c, item.head, row);
-      });
-    }
-    barrier_wait(mem.sums_ready(group), n & 1);
-    if (!is_whole(item, group)) continue;
-    each_panel([&](int c, int at) { store_panel(&p.sums, sums + at, c, item.head, row); });
-    panels_commit();
-  }
-  panels_done();
 }
 
 /// Running maximum (of raw scores) and this thread's part of the sum, of its two rows.
@@ -250,6 +206,7 @@ struct Consumer {
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
   }
 
+  __device__ __forceinline__ bool by_panels() const { return S::has_sums && p.by_panels; }
   __device__ __forceinline__ int row(int r) const { return item().row + first_row + 8 * r; }
   __device__ __forceinline__ float& lse(int r) const {
     return p.lse[item().head * p.lse_stride[0] + row(r) * p.lse_stride[1]];
@@ -264,6 +221,19 @@ struct Consumer {
                                       piece * 16 + first_column % 4 * 4);
   }
 
+  /// The rows as the tiles before left them, a partial output of weight exp(lse), set out for this
+  /// warpgroup while it works on its item.
+  __device__ __forceinline__ void fetch_sums() {
+    const uint32_t group = warpgroup();
+    if (p.fresh || !by_panels() || threadIdx.x % group_threads != 0) return;
+    panels_read();  // of the item before
+    barrier_expect(mem.sums_full(group), S::sums_bytes);
+#pragma unroll
+    for (int c = 0; c < DV; c += 32) {
+      load_panel(mem.sums(group) + c * forward_sum_rows * 4, &p.sums, mem.sums_full(group), c,
+                 item().head, item().row + static_cast<int>(group) * forward_sum_rows);
+    }
+  }
   /// Puts the tiles before and this one together (brief 1.2) in o, and says with what lse. Rows
   /// that this tile gave no weight stay as they are; empty ones become (0, -inf).
   __device__ __forceinline__ void join(float (&total_lse)[2]) {
@@ -290,8 +260,10 @@ struct Consumer {
     for (int i = 0; i < DV / 2; ++i) o[i] *= own[i / 2 % 2];
     if (p.fresh) return;
     const auto add = [&](int i, int r, float x) { o[i] += other[r] == 0 ? 0 : other[r] * x; };
-    if (by_panels<S>(p)) {
-      char* sums = mem.sums(warpgroup());
+    if (by_panels()) {
+      const uint32_t group = warpgroup();
+      barrier_wait(mem.sums_full(group), number & 1);
+      char* sums = mem.sums(group);
       const bool odd = first_row % 2;
 #pragma unroll
       for (int j = 0; j < DV / 4; j += 2) {
@@ -317,37 +289,46 @@ struct Consumer {
       }
     }
   }
-  __device__ __forceinline__ void write_panels() {
-    char* sums = mem.sums(warpgroup());
-    const bool odd = first_row % 2;
+  /// All rows of a warpgroup go to memory by the copy engine, beside the next item.
+  __device__ __forceinline__ void send_sums() {
+    const uint32_t group = warpgroup();
+    char* sums = mem.sums(group);
+    const bool leader = threadIdx.x % group_threads == 0, odd = first_row % 2;
+    if (p.fresh) {
+      if (leader) panels_read();  // of the item before; fetch_sums has seen to it otherwise
+      meet_group(group);
+    }
 #pragma unroll
     for (int i = 0; i < DV / 2; i += 2)
       in_panels(sums, i) = {odd ? o[i ^ 8] : o[i], odd ? o[(i + 1) ^ 8] : o[i + 1]};
-  }
-  __device__ __forceinline__ void write_rows() {
+    publish_shared();
+    meet_group(group);
+    if (!leader) return;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (row(r) >= item().row_end) continue;
-      write_row(p.o + row(r) * p.o_stride[0] + item().head * p.o_stride[1] + first_column, o, r, 1);
+    for (int c = 0; c < DV; c += 32) {
+      store_panel(&p.sums, sums + c * forward_sum_rows * 4, c, item().head,
+                  item().row + static_cast<int>(group) * forward_sum_rows);
     }
+    panels_commit();
   }
   __device__ __forceinline__ void finish() {
-    const uint32_t group = warpgroup();
-    if (by_panels<S>(p)) barrier_wait(mem.sums_full(group), number & 1);
     float total_lse[2];
     join(total_lse);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (row(r) < item().row_end && first_column == 0) lse(r) = total_lse[r];
     }
-    if (by_panels<S>(p) && is_whole(item(), group))
-      write_panels();
-    else
-      write_rows();
-    if (!by_panels<S>(p)) return;
-    publish_shared();
-    __syncwarp();
-    release(mem.sums_ready(group));
+    const int last = item().row + static_cast<int>(warpgroup() + 1) * forward_sum_rows;
+    if (by_panels() && last <= item().row_end) return send_sums();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row(r) >= item().row_end) continue;
+      write_row(p.o + row(r) * p.o_stride[0] + item().head * p.o_stride[1] + first_column, o, r, 1);
+    }
+    if (by_panels()) {  // what was read there, before it is fetched again
+      publish_shared();
+      meet_group(warpgroup());
+    }
   }
 
   /// `step` counts the blocks of keys of this thread block.
@@ -371,6 +352,7 @@ struct Consumer {
     release(mem.k_free(step % S::stages));
     if (end - begin == 1) release(mem.q_free());
     weights(e, step);
+    fetch_sums();
     to_fragments(s, fragments);
     for (int i = begin + 1; i < end; ++i) {
       const TileEntry next = entries[i];
@@ -406,7 +388,7 @@ __global__ void __launch_bounds__(threads, 1)
   const Shared<D, DV> mem(raw);
   if (threadIdx.x == 0) {
     barrier_init(mem.q_full(), 1);
-    barrier_init(mem.q_free(), consumers / 32 + (by_panels<S>(p) ? 2 : 0));
+    barrier_init(mem.q_free(), consumers / 32);
     barrier_init(mem.drawn(), 1);
     for (int s = 0; s < S::stages; ++s) {
       barrier_init(mem.k_full(s), 1);
@@ -414,18 +396,13 @@ __global__ void __launch_bounds__(threads, 1)
       barrier_init(mem.k_free(s), consumers / 32);
       barrier_init(mem.v_free(s), consumers / 32);
     }
-    for (uint32_t group = 0; group < 2; ++group) {
-      barrier_init(mem.sums_full(group), 1);
-      barrier_init(mem.sums_ready(group), group_threads / 32);
-    }
+    for (uint32_t group = 0; group < 2; ++group) barrier_init(mem.sums_full(group), 1);
     barriers_ready();
   }
   __syncthreads();
   if (threadIdx.x >= consumers) {
     give_registers<40>();
-    const int warp = (threadIdx.x - consumers) / 32;
-    if (threadIdx.x % 32 == 0 && warp == 0) fetch(p, mem);
-    if (threadIdx.x % 32 == 0 && (warp == 1 || warp == 2)) carry_sums(p, mem, warp - 1);
+    if (threadIdx.x == consumers) fetch(p, mem);
   } else {
     take_registers<232>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -436,6 +413,7 @@ __global__ void __launch_bounds__(threads, 1)
       Consumer<D, DV> c{p, mem, n, warp * 16 + lane / 4, lane % 4 * 2, scale};
       c.run(step);
     }
+    panels_done();
   }
 }
 
