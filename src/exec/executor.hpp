@@ -70,8 +70,9 @@ class Executor {
   /// Allocates scratch from the budget and resolves every operator once. With `device`, and where
   /// the registry asks for autotune, it is collective. Autotune runs backends on the plan's
   /// buffers: what the plan itself writes before it reads holds anything afterwards, all else is
-  /// kept. Error(environment) when no backend supports a call; std::logic_error when the plan and
-  /// the binding do not fit.
+  /// kept. On a device every compute step runs once, so that what steps write holds anything
+  /// afterwards. Error(environment) when no backend supports a call; std::logic_error when the plan
+  /// and the binding do not fit.
   Executor(const plan::Plan& plan, const Binding& binding, const ops::Registry& registry,
            parallel::Communicator& comm, Budget& budget, parallel::Watchdog* watchdog = nullptr,
            DeviceRun* device = nullptr);

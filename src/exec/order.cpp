@@ -10,7 +10,8 @@ namespace {
 
 /// The builder leaves out waits that the order of a queue implies, so the only wait of a step may
 /// stand at a clearing before it. What is left out without being awaited hands its waits on: what
-/// comes next may start on the second lane, which did not wait for the first.
+/// comes next may start on the second lane, which did not wait for the first. Those of the last
+/// step of a queue need not go anywhere: the end of a run waits for all queues.
 void carry_waits(std::vector<Ordered>& all, const std::vector<QueueSteps>& queues,
                  std::span<const char> idle) {
   for (std::size_t q = 0; q < queues.size(); ++q) {

@@ -81,12 +81,20 @@ class Streams {
 
   void run(const std::vector<Ordered>& all) {
     const std::size_t second = queues_.size();
+    ASSERT_EQ(std::ranges::count_if(queues_, [](const auto& q) { return !q.comm; }), 1)
+        << "one second lane is followed";
     std::vector<Seen> finished(all.size());
+    bool forked = false;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const Ordered& e = all[i];
       if (e.lane.join) meet(e.queue, seen_[second]);
       if (e.lane.fork) meet(second, seen_[e.queue]);
+      forked |= e.lane.fork;
+      // A stream that no event leads to would not be part of a captured graph.
+      EXPECT_TRUE(forked || (!e.lane.split && !e.lane.join));
       for (const int on : e.waits) {
+        ASSERT_LT(static_cast<std::size_t>(on), i) << "an event is awaited before it is recorded";
+        EXPECT_TRUE(all[static_cast<std::size_t>(on)].awaited) << "an event that is not there";
         meet(e.queue, finished[static_cast<std::size_t>(on)]);
         if (e.lane.split) meet(second, finished[static_cast<std::size_t>(on)]);
       }
@@ -104,6 +112,7 @@ class Streams {
   struct Part {
     std::size_t stream;
     int number;
+    std::int32_t step;  ///< the first of its unit
     std::vector<plan::Use> uses;
   };
 
@@ -122,10 +131,11 @@ class Streams {
         for (const int half : {0, 1})
           halves[half].push_back(e.lane.split ? exec::half_of(uses[k], e.cut[k], half) : uses[k]);
     }
-    put(e.queue, std::move(halves[0]));
-    if (e.lane.split) put(second, std::move(halves[1]));
+    const std::int32_t first = q.steps[e.unit.begin];
+    put(e.queue, first, std::move(halves[0]));
+    if (e.lane.split) put(second, first, std::move(halves[1]));
   }
-  void put(std::size_t stream, std::vector<plan::Use> uses) {
+  void put(std::size_t stream, std::int32_t step, std::vector<plan::Use> uses) {
     for (const Part& before : parts_) {
       bool same = false;
       for (const plan::Use& a : before.uses)
@@ -133,10 +143,12 @@ class Streams {
           same |= a.buffer == b.buffer &&
                   (a.access != plan::Access::read || b.access != plan::Access::read) &&
                   plan::Rect{a.d0, a.d1}.overlaps({b.d0, b.d1});
-      if (!same || before.stream == stream) continue;
+      if (!same) continue;
+      EXPECT_LE(before.step, step) << "steps that touch the same memory have changed places";
+      if (before.stream == stream) continue;
       (before.number <= seen_[stream][before.stream] ? ordered : unordered)++;
     }
-    parts_.push_back({stream, ++seen_[stream][stream], std::move(uses)});
+    parts_.push_back({stream, ++seen_[stream][stream], step, std::move(uses)});
   }
 
   const plan::Plan& plan_;
@@ -188,14 +200,16 @@ TEST(ExecLanes, Every_program_keeps_the_order_of_its_plan) {
   const std::vector<std::int64_t> docs{3, 7, 20, 1, 19};
   std::mt19937 rng(7);
   Sum sum;
-  for (int n : {1, 2, 3, 4, 8, 9})
-    for (Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped}) {
+  for (int n : {1, 2, 3, 4, 6, 8, 9})
+    for (Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped, Layout::balanced}) {
       const MaskShape s{1, 50, 50};
       std::vector<Problem> problems{
           problem(s, full_mask(s), 48, 48, 4, 3, DType::f32, layout),
           problem(s, causal_mask(s, false), 48, 24, 4, 4, DType::f32, layout),
           problem(s, document_mask(s, docs, true), 48, 16, 4, 4, DType::f32, layout)};
       problems[1].sink = true;
+      const MaskShape two{2, 50, 50};
+      problems.push_back(problem(two, window_mask(two, 5), 48, 48, 4, 4, DType::f32, layout));
       for (const double rate : {1e8, 1e10}) {
         plan::Machine machine = test_machine();
         machine.intra = {1e-9, rate}, machine.inter = {1e-9, 0.25 * rate};
@@ -210,6 +224,47 @@ TEST(ExecLanes, Every_program_keeps_the_order_of_its_plan) {
   EXPECT_GT(sum.beside, 0);
   fmt::print("{} plans: {} accesses in order across streams, {} halved steps without a meeting\n",
              sum.plans, sum.ordered, sum.beside);
+}
+
+/// A message is sent from x; x is cleared (left out, the only step that waits for the message, as
+/// the builder has it) and filled by a tile. Or a second message waits for the clearing.
+TEST(ExecLanes, Waits_of_steps_that_are_left_out_are_kept) {
+  for (const bool awaited : {false, true}) {
+    plan::Program program{"left out", {{"all", {{0, 1}}}}, std::vector<plan::Plan>(2), {}};
+    plan::Plan& plan = program.plans[0];
+    plan::Builder b(plan);
+    const int compute = b.queue(plan::QueueKind::compute, "compute");
+    const int comm = b.queue(plan::QueueKind::comm, "comm");
+    const auto buffer = [&](const char* name) {
+      return b.buffer({name, plan::Role::output, DType::f32, {4, 8, 1}});
+    };
+    const auto x = buffer("x"), y = buffer("y");
+    b.compute(compute, "tile", {}, {"op", 9, 0}, {b.all(y, plan::Access::update)});
+    b.send(comm, -1, "send", {}, 0, 1, 0, {b.all(x, plan::Access::read)});
+    b.compute(compute, "clear", {}, {"op", 0, 0}, {b.all(x, plan::Access::write)});
+    if (awaited) b.send(comm, -1, "send", {}, 0, 1, 1, {b.all(x, plan::Access::read)});
+    b.compute(compute, "clear", {}, {"op", 0, 0}, {b.all(x, plan::Access::write)});
+    b.compute(compute, "tile", {}, {"op", 9, 0}, {b.all(x, plan::Access::update)});
+    const plan::Graph graph = plan::make_graph(program);
+    const auto queues = queues_of(graph, 0);
+    std::vector<char> skipped;
+    for (const plan::Step& s : plan.steps) skipped.push_back(s.label == "clear");
+    exec::OrderRules rules{skipped, {}, 0, false};
+    rules.cut = [](const plan::Step&, std::size_t) { return Cut{1}; };
+    const std::vector<Ordered> order = exec::order_of(plan, queues, rules);
+    const Ordered& tile = order.back();
+    EXPECT_TRUE(tile.lane.split);
+    ASSERT_EQ(tile.waits.size(), 1U);
+    EXPECT_EQ(tile.waits[0], awaited ? 3 : 1) << "the message that reads x last";
+    if (awaited) {
+      EXPECT_TRUE(order[2].awaited && order[2].lane.join) << "it stands for all before it";
+      EXPECT_EQ(order[2].waits, std::vector<int>{1});
+      EXPECT_TRUE(tile.lane.fork);
+    }
+    Streams streams(plan, queues, skipped);
+    streams.run(order);
+    EXPECT_EQ(streams.unordered, 0);
+  }
 }
 
 /// The first half of one step and the second of the next share rows, as when a scheme works on
