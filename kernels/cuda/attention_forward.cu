@@ -22,10 +22,12 @@ struct Shape {
   static constexpr int sums = q_bytes + stages * (k_bytes + v_bytes);
   /// The rows of a warpgroup on their way from and to memory, where there is room for them.
   static constexpr int sums_bytes = (DV + 31) / 32 * forward_sum_rows * panel_bytes;
-  static constexpr bool has_sums = sums + 2 * sums_bytes + 1280 <= 232448;
+  static constexpr int most = 232448;      // shared memory of a Hopper block
+  static constexpr int rest = 256 + 1024;  // barriers; 1024: to align the first tile
+  static constexpr bool has_sums = sums + 2 * sums_bytes + rest <= most;
   static constexpr int barriers = sums + (has_sums ? 2 * sums_bytes : 0);
-  static constexpr int bytes = barriers + 256 + 1024;  // 1024: to align the first tile
-  static_assert(bytes <= 232448, "shared memory of a Hopper block");
+  static constexpr int bytes = barriers + rest;
+  static_assert(bytes <= most);
 };
 
 template <int D, int DV>

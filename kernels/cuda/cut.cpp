@@ -24,10 +24,10 @@ constexpr std::array statistics{Statistics{"attention.forward", 1U << 4},
 
 }  // namespace
 
-std::vector<std::int8_t> cut_by_heads(const ops::Call& call) {
+ops::Cut cut_by_heads(const ops::Call& call) {
   const auto* known = std::ranges::find(statistics, call.name, &Statistics::op);
   const std::uint32_t heads_first = known == statistics.end() ? 0 : known->arguments;
-  std::vector<std::int8_t> out;
+  ops::Cut out;
   for (std::size_t i = 0; i < call.args.size(); ++i) {
     const bool first = i < 32 && (heads_first >> i & 1) != 0;
     const std::int64_t heads = call.args[i].shape[first ? 0 : 1];

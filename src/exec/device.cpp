@@ -70,7 +70,7 @@ void Executor::Device::load() {
 void Executor::Device::order() {
   OrderRules rules{p_.skipped, {}, options_.two_lanes_from, false};
   rules.in_turn = options_.transport && options_.transport->one_at_a_time();
-  rules.cut = [this](const plan::Step&, std::size_t i) {
+  rules.cut = [this](std::size_t i) {
     return p_.chosen[i]->cut ? p_.chosen[i]->cut(p_.calls[i]) : Cut{};
   };
   for (Ordered& at : order_of(p_.plan, p_.queues, rules)) {

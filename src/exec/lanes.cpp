@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "plan/region.hpp"
-
 namespace tessera::exec {
 
 namespace {
@@ -14,12 +12,6 @@ Range half_range(Range range, int half) {
   return half == 0 ? Range{range.begin, middle} : Range{middle, range.end};
 }
 
-bool conflict(const plan::Use& a, const plan::Use& b) {
-  return a.buffer == b.buffer &&
-         (a.access != plan::Access::read || b.access != plan::Access::read) &&
-         plan::Rect{a.d0, a.d1}.overlaps({b.d0, b.d1});
-}
-
 /// One half of step a and the other half of step b touch the same memory.
 bool halves_conflict(const plan::Plan& plan, const plan::Step& a, const Cut& cut_a,
                      const plan::Step& b, const Cut& cut_b) {
@@ -27,7 +19,8 @@ bool halves_conflict(const plan::Plan& plan, const plan::Step& a, const Cut& cut
   for (std::size_t i = 0; i < uses_a.size(); ++i)
     for (std::size_t j = 0; j < uses_b.size(); ++j)
       for (const int half : {0, 1})
-        if (conflict(half_of(uses_a[i], cut_a[i], half), half_of(uses_b[j], cut_b[j], 1 - half)))
+        if (plan::conflict(half_of(uses_a[i], cut_a[i], half),
+                           half_of(uses_b[j], cut_b[j], 1 - half)))
           return true;
   return false;
 }

@@ -9,17 +9,15 @@
 #include <span>
 #include <vector>
 
-#include "ops/call.hpp"
+#include "ops/registry.hpp"
 #include "plan/plan.hpp"
 
 namespace tessera::exec {
 
-/// Dimension (0 or 1) along which each argument is halved; empty: the step stays whole, and runs on
-/// the first lane.
-using Cut = std::vector<std::int8_t>;
+using ops::Cut;
 
 struct LaneStep {
-  bool split = false;  ///< a half on each lane
+  bool split = false;  ///< a half on each lane; a whole step runs on the first
   bool join = false;   ///< before it the first lane waits for what the second holds
   bool fork = false;   ///< before it, but after a join, the second waits for the first
 };

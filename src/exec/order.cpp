@@ -39,7 +39,7 @@ void choose_lanes(const plan::Plan& plan, std::vector<Ordered>& all, std::size_t
     const auto at = static_cast<std::size_t>(step);
     places.push_back(i);
     steps.push_back(step);
-    cuts.push_back(rules.skipped[at] ? Cut{} : rules.cut(plan.steps[at], at));
+    cuts.push_back(rules.skipped[at] ? Cut{} : rules.cut(at));
   }
   const std::vector<LaneStep> lanes = lanes_of(plan, steps, cuts, rules.long_from);
   for (std::size_t i = 0; i < places.size(); ++i) {

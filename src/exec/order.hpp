@@ -35,10 +35,10 @@ struct Ordered {
 };
 
 struct OrderRules {
-  std::span<const char> skipped;                                ///< by step: it does nothing
-  std::function<Cut(const plan::Step&, std::size_t step)> cut;  ///< of other compute steps
-  double long_from = 0;                                         ///< flops, see lanes_of
-  bool in_turn = false;  ///< transfers of all queues, one after the other
+  std::span<const char> skipped;             ///< by step: it does nothing
+  std::function<Cut(std::size_t step)> cut;  ///< of other compute steps
+  double long_from = 0;                      ///< flops, see lanes_of
+  bool in_turn = false;                      ///< transfers of all queues, one after the other
 };
 
 /// All units with their waits and lanes.

@@ -12,6 +12,9 @@
 
 namespace tessera::ops {
 
+/// Dimension (0 or 1) along which each argument of a call is halved; empty: it stays whole.
+using Cut = std::vector<std::int8_t>;
+
 struct Implementation {
   std::string op;       ///< "attention.forward"
   std::string backend;  ///< "reference", "kokkos", "cuda", ...
@@ -24,10 +27,9 @@ struct Implementation {
   /// Whether run() can do without the former contents of an `acc` argument of this call
   /// (Attributes::fresh), so that nobody has to clear it first; empty: never.
   std::function<bool(const Call&, std::size_t argument)> overwrites = nullptr;
-  /// Dimension (0 or 1) along which each argument of this call can be halved, so that the calls of
-  /// both halves together are this one, to the last bit, and may run at the same time on two
-  /// streams. May be empty, and say so.
-  std::function<std::vector<std::int8_t>(const Call&)> cut = nullptr;
+  /// How this call falls into two that together are it, to the last bit, and may run at the same
+  /// time on two streams; empty: never.
+  std::function<Cut(const Call&)> cut = nullptr;
   bool repeatable = true;  ///< the same call gives the same bits in every run
 };
 

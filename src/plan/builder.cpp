@@ -13,9 +13,7 @@ namespace tessera::plan {
 
 namespace {
 
-bool overlap(const Use& a, const Use& b) { return a.d0.overlaps(b.d0) && a.d1.overlaps(b.d1); }
 bool covers(const Use& a, const Use& b) { return a.d0.covers(b.d0) && a.d1.covers(b.d1); }
-bool writes(const Use& use) { return use.access != Access::read; }
 
 }  // namespace
 
@@ -136,7 +134,7 @@ void Builder::collect(const Step& step, const Use& use) {
   check_buffer(step.label, use);
   if (use.d0.empty() || use.d1.empty()) return;
   for (const Touch& touch : touches_[use.buffer]) {
-    if ((!writes(use) && !writes(touch.use)) || !overlap(use, touch.use)) continue;
+    if (!conflict(use, touch.use)) continue;
     if (unit_[touch.step] == unit_.back()) {
       throw std::logic_error(
           fmt::format("plan steps {} '{}' and {} '{}' of one comm group conflict on buffer '{}'",

@@ -41,6 +41,13 @@ struct Use {
   Range d0, d1;
 };
 
+inline bool writes(const Use& use) { return use.access != Access::read; }
+/// Both touch the same memory, and one of them writes it.
+inline bool conflict(const Use& a, const Use& b) {
+  return a.buffer == b.buffer && (writes(a) || writes(b)) && a.d0.overlaps(b.d0) &&
+         a.d1.overlaps(b.d1);
+}
+
 /// What a step works on; which meaning i and j have follows from the kind.
 struct Index {
   enum class Kind : std::uint8_t { none, tile, chunk };

@@ -172,8 +172,8 @@ void look(const plan::Program& program, std::mt19937& rng, Sum& sum) {
     const bool all = rng() % 2 == 0;
     const std::vector<char> skipped = skips(plan, all, rng);
     exec::OrderRules rules{skipped, {}, all ? 0 : 0.5 * longest, rng() % 4 == 0};
-    rules.cut = [&](const plan::Step& s, std::size_t) {
-      return all || rng() % 4 > 0 ? cut_by_heads(plan, s) : Cut{};
+    rules.cut = [&](std::size_t i) {
+      return all || rng() % 4 > 0 ? cut_by_heads(plan, plan.steps[i]) : Cut{};
     };
     std::vector<Ordered> order = exec::order_of(plan, queues, rules);
     Streams streams(plan, queues, skipped);
@@ -250,7 +250,7 @@ TEST(ExecLanes, Waits_of_steps_that_are_left_out_are_kept) {
     std::vector<char> skipped;
     for (const plan::Step& s : plan.steps) skipped.push_back(s.label == "clear");
     exec::OrderRules rules{skipped, {}, 0, false};
-    rules.cut = [](const plan::Step&, std::size_t) { return Cut{1}; };
+    rules.cut = [](std::size_t) { return Cut{1}; };
     const std::vector<Ordered> order = exec::order_of(plan, queues, rules);
     const Ordered& tile = order.back();
     EXPECT_TRUE(tile.lane.split);
