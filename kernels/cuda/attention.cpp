@@ -35,6 +35,11 @@ Sizes sizes(const ops::Call& call) {
           static_cast<int>(v.shape[2])};
 }
 
+Operands operands(const ops::Call& call) {
+  const Sizes s = sizes(call);
+  return {view(call.args[0]).type, s.d, s.dv};
+}
+
 bool small_enough(const ops::Call& call) {
   const Sizes s = sizes(call);
   return s.queries < most_rows && s.keys < most_rows && s.d <= 512 && s.dv <= 512;
@@ -136,7 +141,7 @@ void forward(const ops::Call& call, MaskCache& masks) {
     p.o_stride[i] = o.stride[i];
     p.lse_stride[i] = lse.stride[i];
   }
-  check(launch_forward(p, s.d, s.dv, stream_of(call)), "attention.forward");
+  check(launch_forward(p, operands(call), stream_of(call)), "attention.forward");
 }
 
 BackwardParams backward_params(const ops::Call& call) {
@@ -172,7 +177,7 @@ void launch(const ops::Call& call, MaskCache& masks, BackwardParams& p, Resident
   p.v = tensor_map(call.args[2], key_rows);
   p.grad = tensor_map(call.args[3], query_rows);
   p.tile = tile_of(call, masks, resident, shape);
-  check(launcher(p, s.d, s.dv, stream_of(call)), name);
+  check(launcher(p, operands(call), stream_of(call)), name);
 }
 
 void backward(const ops::Call& call, MaskCache& masks) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ, dK and dV of a bf16 tile with any mask in one pass (attention brief 1.3): 5 products for a
-// block of scores where the two kernels of one owner for each element need 7. A thread block draws
-// items of 128 keys of one key head and runs over the blocks of queries that see them, for each
-// query head of the group. dS^T goes through shared memory, as operand of dK and of dQ, of which
-// each warpgroup makes half of the columns; the copy engine adds them to memory, after the scheme
-// of FlashAttention-3 (arXiv 2407.08608, section 3): blocks of keys add in any order, so that the
-// last bits of dQ differ from run to run.
+// dQ, dK and dV of a bf16 or f16 tile with any mask in one pass (attention brief 1.3): 5 products
+// for a block of scores where the two kernels of one owner for each element need 7. A thread block
+// draws items of 128 keys of one key head and runs over the blocks of queries that see them, for
+// each query head of the group. dS^T goes through shared memory, as operand of dK and of dQ, of
+// which each warpgroup makes half of the columns; the copy engine adds them to memory, after the
+// scheme of FlashAttention-3 (arXiv 2407.08608, section 3): blocks of keys add in any order, so
+// that the last bits of dQ differ from run to run.
 #include "kernels/cuda/attention_backward_keys.cuh"
+#include "kernels/cuda/operands.cuh"
 
 namespace tessera::kernels::cuda {
 namespace {
@@ -135,7 +136,7 @@ __device__ void send(const BackwardParams& p, const Shared<D>& mem, int group) {
   panels_done();
 }
 
-template <int D, bool capped>
+template <class E, int D, bool capped>
 struct Consumer : KeyScores<queries, capped> {
   using S = Shape<D>;
   using Base = KeyScores<queries, capped>;
@@ -158,26 +159,26 @@ struct Consumer : KeyScores<queries, capped> {
 
   __device__ __forceinline__ void scores(int stage) {
     products_begin();
-    product_abt<D, keys, queries>(s, shared_address(mem.k()) + warpgroup() * 64 * panel_bytes,
-                                  shared_address(mem.q(stage)));
+    product_abt<E, D, keys, queries>(s, shared_address(mem.k()) + warpgroup() * 64 * panel_bytes,
+                                     shared_address(mem.q(stage)));
     products_commit();
   }
   __device__ __forceinline__ void score_slopes(int stage) {
     products_begin();
-    product_abt<D, keys, queries>(t, shared_address(mem.v()) + warpgroup() * 64 * panel_bytes,
-                                  shared_address(mem.g(stage)));
+    product_abt<E, D, keys, queries>(t, shared_address(mem.v()) + warpgroup() * 64 * panel_bytes,
+                                     shared_address(mem.g(stage)));
     products_commit();
   }
   __device__ __forceinline__ void value_gradient(int stage) {
     products_begin();
-    product_pb<queries>(dv, weights, shared_address(mem.g(stage)));
+    product_pb<E, queries>(dv, weights, shared_address(mem.g(stage)));
     products_commit();
   }
   __device__ __forceinline__ void key_gradient(int step) {
     products_begin();
-    product_ab<keys, queries>(dk,
-                              shared_address(mem.slopes(step % 2)) + warpgroup() * 64 * panel_bytes,
-                              shared_address(mem.q(step % S::stages)));
+    product_ab<E, keys, queries>(
+        dk, shared_address(mem.slopes(step % 2)) + warpgroup() * 64 * panel_bytes,
+        shared_address(mem.q(step % S::stages)));
     products_commit();
   }
   /// dQ (64 x D / 2) = dS K.
@@ -185,8 +186,8 @@ struct Consumer : KeyScores<queries, capped> {
     constexpr int half = D / 2 == panel ? keys * panel_bytes : D / 2 * 2;
     barrier_wait(mem.shared_slopes(step % 2), step / 2 & 1);
     products_begin();
-    product_atb<keys>(dq, shared_address(mem.slopes(step % 2)),
-                      shared_address(mem.k()) + warpgroup() * half);
+    product_atb<E, keys>(dq, shared_address(mem.slopes(step % 2)),
+                         shared_address(mem.k()) + warpgroup() * half);
     products_commit();
   }
   /// dS^T of this warp's keys for both warpgroups. There are two tiles in turn: a warpgroup that
@@ -198,7 +199,7 @@ struct Consumer : KeyScores<queries, capped> {
     uint32_t slopes[n / 2];
     pin(t);
     score_gradient(e, mem.lse(stage), delta);
-    to_fragments(s, slopes);
+    to_fragments<E>(s, slopes);
     store_fragments(shared_address(mem.slopes(turn)) + threadIdx.x / 32 * 16 * panel_bytes, slopes);
     publish_shared();
     __syncwarp();
@@ -244,7 +245,7 @@ struct Consumer : KeyScores<queries, capped> {
     const int stage = step % S::stages;
     pin(s);
     probabilities(e, lse);
-    to_fragments(s, weights);
+    to_fragments<E>(s, weights);
     value_gradient(stage);
     float delta[n / 2];
     read_statistics(mem.delta(stage), delta);
@@ -321,7 +322,7 @@ __device__ void end_sending(const Shared<D>& mem, int step) {
   if (threadIdx.x % 32 == 0) barrier_arrive(mem.sums_full(group));
 }
 
-template <int D, bool capped>
+template <class E, int D, bool capped>
 __global__ void __launch_bounds__(threads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
   using S = Shape<D>;
@@ -354,16 +355,17 @@ __global__ void __launch_bounds__(threads, 1)
     for (int n = 0;; ++n) {
       barrier_wait(mem.drawn(), n & 1);
       if (mem.item(n).head < 0) break;
-      Consumer<D, capped> c(p, mem, n);
+      Consumer<E, D, capped> c(p, mem, n);
       c.run(step);
     }
     end_sending(mem, step);
   }
 }
 
-template <int D>
+template <class E, int D>
 cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
-  const auto kernel = p.tile.softcap > 0 ? backward_kernel<D, true> : backward_kernel<D, false>;
+  const auto kernel =
+      p.tile.softcap > 0 ? backward_kernel<E, D, true> : backward_kernel<E, D, false>;
   return start_kernel(kernel, p.tile.thread_blocks, threads, Shape<D>::bytes, p, stream);
 }
 
@@ -371,11 +373,15 @@ cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
 
 int backward_sum_rows(int d, int dv) { return d == dv && (d == 64 || d == 128) ? queries : 0; }
 
-cudaError_t launch_backward(const BackwardParams& p, int d, int dv, cudaStream_t stream) {
+cudaError_t launch_backward(const BackwardParams& p, Operands x, cudaStream_t stream) {
   if (p.tile.tiles.blocks == 0) return cudaSuccess;
-  if (d == 64 && dv == 64) return launch<64>(p, stream);
-  if (d == 128 && dv == 128) return launch<128>(p, stream);
-  return cudaErrorInvalidValue;
+  return with_operands(x, [&]<class E, int D, int DV>() {
+    if constexpr (D == DV && (D == 64 || D == 128)) {
+      return launch<E, D>(p, stream);
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  });
 }
 
 }  // namespace tessera::kernels::cuda

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// dK and dV of a bf16 tile with any mask, given the final statistics (attention brief 1.3). A block
-// owns 128 keys of one key head and runs over the blocks of queries that see them, for each query
-// head of the group: every element has one owner, the result is the same in every run. Head sizes
-// above 128 need two launches, one for dV and one for dK, for want of registers.
+// dK and dV of a bf16 or f16 tile with any mask, given the final statistics (attention brief 1.3).
+// A block owns 128 keys of one key head and runs over the blocks of queries that see them, for each
+// query head of the group: every element has one owner, the result is the same in every run. Head
+// sizes above 128 need two launches, one for dV and one for dK, for want of registers.
 #include "kernels/cuda/attention_backward_keys.cuh"
+#include "kernels/cuda/operands.cuh"
 
 namespace tessera::kernels::cuda {
 namespace {
@@ -74,7 +75,7 @@ __device__ void fetch(const BackwardParams& p, const Shared<D, DV>& mem, int key
   }
 }
 
-template <int D, int DV, bool want_dk, bool want_dv, bool capped>
+template <class E, int D, int DV, bool want_dk, bool want_dv, bool capped>
 struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   using S = Shape<D, DV>;
   using Base = KeyScores<S::queries, capped>;
@@ -100,16 +101,16 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   __device__ __forceinline__ void scores(int stage) {
     const uint32_t half = warpgroup() * 64 * panel_bytes;
     products_begin();
-    product_abt<D, keys, S::queries>(s, shared_address(mem.k()) + half,
-                                     shared_address(mem.q(stage)));
+    product_abt<E, D, keys, S::queries>(s, shared_address(mem.k()) + half,
+                                        shared_address(mem.q(stage)));
     products_commit();
   }
   __device__ __forceinline__ void score_slopes(int stage) {
     if constexpr (!want_dk) return;
     const uint32_t half = warpgroup() * 64 * panel_bytes;
     products_begin();
-    product_abt<DV, keys, S::queries>(t, shared_address(mem.v()) + half,
-                                      shared_address(mem.g(stage)));
+    product_abt<E, DV, keys, S::queries>(t, shared_address(mem.v()) + half,
+                                         shared_address(mem.g(stage)));
     products_commit();
   }
   __device__ __forceinline__ void clear(const TileEntry& e, int stage) {
@@ -124,24 +125,24 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   __device__ __forceinline__ void gradients(int stage) {
     products_begin();
     if constexpr (want_dv) {
-      product_pb<S::queries>(dv, weights, shared_address(mem.g(stage)));
+      product_pb<E, S::queries>(dv, weights, shared_address(mem.g(stage)));
       products_commit();
     }
     if constexpr (want_dk) {
-      product_pb<S::queries>(dk, slopes, shared_address(mem.q(stage)));
+      product_pb<E, S::queries>(dk, slopes, shared_address(mem.q(stage)));
       products_commit();
     }
   }
   /// Operands of the gradients, made while no product is under way: the compiler serialises
   /// products otherwise.
   __device__ __forceinline__ void operands(const TileEntry& e, int stage) {
-    if constexpr (want_dv) to_fragments(s, weights);
+    if constexpr (want_dv) to_fragments<E>(s, weights);
     if constexpr (want_dk) {
       pin(t);
       float delta[n / 2];
       read_statistics(mem.delta(stage), delta);
       score_gradient(e, mem.lse(stage), delta);
-      to_fragments(s, slopes);
+      to_fragments<E>(s, slopes);
     }
   }
   /// Where registers suffice, the scores of step i are put before the gradients of step i - 1, so
@@ -201,7 +202,7 @@ struct Consumer : KeyScores<Shape<D, DV>::queries, capped> {
   }
 };
 
-template <int D, int DV, bool want_dk, bool want_dv, bool capped>
+template <class E, int D, int DV, bool want_dk, bool want_dv, bool capped>
 __global__ void __launch_bounds__(threads, 1)
     backward_keys_kernel(const __grid_constant__ BackwardParams p) {
   using S = Shape<D, DV>;
@@ -222,25 +223,25 @@ __global__ void __launch_bounds__(threads, 1)
     if (threadIdx.x < consumers + 32) fetch(p, mem, item.row, item.head, item.begin, item.end);
   } else {
     take_registers<240>();
-    Consumer<D, DV, want_dk, want_dv, capped> c(p, mem, item);
+    Consumer<E, D, DV, want_dk, want_dv, capped> c(p, mem, item);
     c.run(item.begin, item.end);
   }
 }
 
-template <int D, int DV, bool want_dk, bool want_dv>
+template <class E, int D, int DV, bool want_dk, bool want_dv>
 cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
-  const auto kernel = p.tile.softcap > 0 ? backward_keys_kernel<D, DV, want_dk, want_dv, true>
-                                         : backward_keys_kernel<D, DV, want_dk, want_dv, false>;
+  const auto kernel = p.tile.softcap > 0 ? backward_keys_kernel<E, D, DV, want_dk, want_dv, true>
+                                         : backward_keys_kernel<E, D, DV, want_dk, want_dv, false>;
   return start_kernel(kernel, p.tile.items, threads, Shape<D, DV>::bytes, p, stream);
 }
 
-template <int D, int DV>
+template <class E, int D, int DV>
 cudaError_t launch_both(const BackwardParams& p, cudaStream_t stream) {
   if constexpr (D <= 128) {
-    return launch<D, DV, true, true>(p, stream);
+    return launch<E, D, DV, true, true>(p, stream);
   } else {
-    const cudaError_t first = launch<D, DV, false, true>(p, stream);
-    return first != cudaSuccess ? first : launch<D, DV, true, false>(p, stream);
+    const cudaError_t first = launch<E, D, DV, false, true>(p, stream);
+    return first != cudaSuccess ? first : launch<E, D, DV, true, false>(p, stream);
   }
 }
 
@@ -250,14 +251,10 @@ TileShape backward_key_tile(int d, int dv) {
   return {forward_tile(d, dv).resident ? keys : 0, d > 192 ? 32 : 64};
 }
 
-cudaError_t launch_backward_keys(const BackwardParams& p, int d, int dv, cudaStream_t stream) {
+cudaError_t launch_backward_keys(const BackwardParams& p, Operands x, cudaStream_t stream) {
   if (p.tile.tiles.blocks == 0) return cudaSuccess;
-  if (d == 64 && dv == 64) return launch_both<64, 64>(p, stream);
-  if (d == 96 && dv == 96) return launch_both<96, 96>(p, stream);
-  if (d == 128 && dv == 128) return launch_both<128, 128>(p, stream);
-  if (d == 192 && dv == 128) return launch_both<192, 128>(p, stream);
-  if (d == 256 && dv == 256) return launch_both<256, 256>(p, stream);
-  return cudaErrorInvalidValue;
+  return with_operands(x,
+                       [&]<class E, int D, int DV>() { return launch_both<E, D, DV>(p, stream); });
 }
 
 }  // namespace tessera::kernels::cuda

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// dQ of a bf16 tile with any mask, given the final statistics (attention brief 1.3). A block owns
-// 128 queries of one head and runs over the blocks of keys that they see, so that every element of
-// dq has one owner and the result is the same in every run. dQ of a block of keys is multiplied
-// while the scores of the next block are.
+// dQ of a bf16 or f16 tile with any mask, given the final statistics (attention brief 1.3). A block
+// owns 128 queries of one head and runs over the blocks of keys that they see, so that every
+// element of dq has one owner and the result is the same in every run. dQ of a block of keys is
+// multiplied while the scores of the next block are.
 #include "kernels/cuda/mask.cuh"
+#include "kernels/cuda/operands.cuh"
 
 namespace tessera::kernels::cuda {
 namespace {
@@ -63,7 +64,7 @@ __device__ void fetch(const BackwardParams& p, const Shared<D, DV>& mem, int row
   }
 }
 
-template <int D, int DV, bool capped>
+template <class E, int D, int DV, bool capped>
 struct Consumer {
   using S = Shape<D, DV>;
   static constexpr int n = S::keys / 2;
@@ -96,17 +97,17 @@ struct Consumer {
     const uint32_t half = warpgroup() * 64 * panel_bytes;
     products_begin();
     if constexpr (in_registers) {
-      product_fbt<D, S::keys>(s, q_fragments, shared_address(mem.k(stage)));
+      product_fbt<E, D, S::keys>(s, q_fragments, shared_address(mem.k(stage)));
     } else {
-      product_abt<D, queries, S::keys>(s, shared_address(mem.q()) + half,
-                                       shared_address(mem.k(stage)));
+      product_abt<E, D, queries, S::keys>(s, shared_address(mem.q()) + half,
+                                          shared_address(mem.k(stage)));
     }
     products_commit();
     if constexpr (in_registers) {
-      product_fbt<DV, S::keys>(t, g_fragments, shared_address(mem.v(stage)));
+      product_fbt<E, DV, S::keys>(t, g_fragments, shared_address(mem.v(stage)));
     } else {
-      product_abt<DV, queries, S::keys>(t, shared_address(mem.g()) + half,
-                                        shared_address(mem.v(stage)));
+      product_abt<E, DV, queries, S::keys>(t, shared_address(mem.g()) + half,
+                                           shared_address(mem.v(stage)));
     }
     products_commit();
   }
@@ -123,7 +124,7 @@ struct Consumer {
                                                      mem.k(stage));
     }
     products_begin();
-    product_pb<S::keys>(dq, fragments, shared_address(mem.k(stage)));
+    product_pb<E, S::keys>(dq, fragments, shared_address(mem.k(stage)));
     products_commit();
   }
   /// Scores become probabilities; with a cap, `slope` is its derivative.
@@ -196,7 +197,7 @@ struct Consumer {
       pin(dq);
       if (i > 0) release(last);
       score_gradient(e, slope);
-      to_fragments(s, fragments);
+      to_fragments<E>(s, fragments);
     }
     gradient(e, (end - begin - 1) % S::stages);
     products_wait<0>();
@@ -205,7 +206,7 @@ struct Consumer {
   }
 };
 
-template <int D, int DV, bool capped>
+template <class E, int D, int DV, bool capped>
 __global__ void __launch_bounds__(threads, 1)
     backward_queries_kernel(const __grid_constant__ BackwardParams p) {
   using S = Shape<D, DV>;
@@ -227,16 +228,16 @@ __global__ void __launch_bounds__(threads, 1)
   } else {
     take_registers<240>();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Consumer<D, DV, capped> c{
+    Consumer<E, D, DV, capped> c{
         p, mem, item.row, item.row_end, item.row + warp * 16 + lane / 4, item.head, lane % 4 * 2};
     c.run(item.begin, item.end);
   }
 }
 
-template <int D, int DV>
+template <class E, int D, int DV>
 cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
-  const auto kernel = p.tile.softcap > 0 ? backward_queries_kernel<D, DV, true>
-                                         : backward_queries_kernel<D, DV, false>;
+  const auto kernel = p.tile.softcap > 0 ? backward_queries_kernel<E, D, DV, true>
+                                         : backward_queries_kernel<E, D, DV, false>;
   return start_kernel(kernel, p.tile.items, threads, Shape<D, DV>::bytes, p, stream);
 }
 
@@ -246,14 +247,9 @@ TileShape backward_query_tile(int d, int dv) {
   return {forward_tile(d, dv).resident, d > 192 ? 32 : 64};
 }
 
-cudaError_t launch_backward_queries(const BackwardParams& p, int d, int dv, cudaStream_t stream) {
+cudaError_t launch_backward_queries(const BackwardParams& p, Operands x, cudaStream_t stream) {
   if (p.tile.tiles.blocks == 0) return cudaSuccess;
-  if (d == 64 && dv == 64) return launch<64, 64>(p, stream);
-  if (d == 96 && dv == 96) return launch<96, 96>(p, stream);
-  if (d == 128 && dv == 128) return launch<128, 128>(p, stream);
-  if (d == 192 && dv == 128) return launch<192, 128>(p, stream);
-  if (d == 256 && dv == 256) return launch<256, 256>(p, stream);
-  return cudaErrorInvalidValue;
+  return with_operands(x, [&]<class E, int D, int DV>() { return launch<E, D, DV>(p, stream); });
 }
 
 }  // namespace tessera::kernels::cuda

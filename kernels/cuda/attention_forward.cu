@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward attention of a bf16 tile with any mask (attention brief 1.1, 1.2). A thread block draws
-// items of 128 queries of one head: one warp fetches Q, K and V through the tensor copy engine, two
-// warpgroups of 64 queries each multiply. The softmax of a block of keys runs while P V of the
-// block before is computed, after the scheme of FlashAttention-3 (arXiv 2407.08608, section 3.2).
+// Forward attention of a bf16 or f16 tile with any mask (attention brief 1.1, 1.2). A thread block
+// draws items of 128 queries of one head: one warp fetches Q, K and V through the tensor copy
+// engine, two warpgroups of 64 queries each multiply. The softmax of a block of keys runs while P V
+// of the block before is computed, after the scheme of FlashAttention-3 (arXiv 2407.08608,
+// section 3.2).
 #include "kernels/cuda/mask.cuh"
+#include "kernels/cuda/operands.cuh"
 
 namespace tessera::kernels::cuda {
 namespace {
@@ -159,7 +161,7 @@ __device__ __forceinline__ void apply_mask(const TileList& list, const TileEntry
   }
 }
 
-template <int D, int DV>
+template <class E, int D, int DV>
 struct Consumer {
   using S = Shape<D, DV>;
   const ForwardParams& p;
@@ -176,7 +178,7 @@ struct Consumer {
     barrier_wait(mem.k_full(stage), step / S::stages & 1);
     products_begin();
     const uint32_t q = shared_address(mem.q()) + warpgroup() * 64 * panel_bytes;
-    product_abt<D, queries, S::keys>(s, q, shared_address(mem.k(stage)));
+    product_abt<E, D, queries, S::keys>(s, q, shared_address(mem.k(stage)));
     products_commit();
   }
   __device__ __forceinline__ void values(const TileEntry& e, int step) {
@@ -187,7 +189,7 @@ struct Consumer {
                                                       mem.v(stage));
     }
     products_begin();
-    product_pb<S::keys>(o, fragments, shared_address(mem.v(stage)));
+    product_pb<E, S::keys>(o, fragments, shared_address(mem.v(stage)));
     products_commit();
   }
   __device__ __forceinline__ void weights(const TileEntry& e, int step) {
@@ -355,7 +357,7 @@ struct Consumer {
     if (end - begin == 1) release(mem.q_free());
     weights(e, step);
     fetch_sums();
-    to_fragments(s, fragments);
+    to_fragments<E>(s, fragments);
     for (int i = begin + 1; i < end; ++i) {
       const TileEntry next = entries[i];
       ++step;
@@ -371,7 +373,7 @@ struct Consumer {
       pin(o);
       release(mem.v_free((step - 1) % S::stages));
       rescale();
-      to_fragments(s, fragments);
+      to_fragments<E>(s, fragments);
     }
     values(e, step);
     products_wait<0>();
@@ -382,7 +384,7 @@ struct Consumer {
   }
 };
 
-template <int D, int DV>
+template <class E, int D, int DV>
 __global__ void __launch_bounds__(threads, 1)
     forward_kernel(const __grid_constant__ ForwardParams p) {
   using S = Shape<D, DV>;
@@ -412,17 +414,17 @@ __global__ void __launch_bounds__(threads, 1)
     for (int n = 0, step = 0;; ++n) {
       barrier_wait(mem.drawn(), n & 1);
       if (mem.item(n).head < 0) break;
-      Consumer<D, DV> c{p, mem, n, warp * 16 + lane / 4, lane % 4 * 2, scale};
+      Consumer<E, D, DV> c{p, mem, n, warp * 16 + lane / 4, lane % 4 * 2, scale};
       c.run(step);
     }
     panels_done();
   }
 }
 
-template <int D, int DV>
+template <class E, int D, int DV>
 cudaError_t launch(const ForwardParams& p, cudaStream_t stream) {
-  return start_kernel(forward_kernel<D, DV>, p.tile.thread_blocks, threads, Shape<D, DV>::bytes, p,
-                      stream);
+  return start_kernel(forward_kernel<E, D, DV>, p.tile.thread_blocks, threads, Shape<D, DV>::bytes,
+                      p, stream);
 }
 
 }  // namespace
@@ -433,14 +435,9 @@ TileShape forward_tile(int d, int dv) {
   return {known ? queries : 0, d > 192 ? 64 : 128};
 }
 
-cudaError_t launch_forward(const ForwardParams& p, int d, int dv, cudaStream_t stream) {
+cudaError_t launch_forward(const ForwardParams& p, Operands x, cudaStream_t stream) {
   if (p.tile.tiles.blocks == 0) return cudaSuccess;
-  if (d == 64 && dv == 64) return launch<64, 64>(p, stream);
-  if (d == 96 && dv == 96) return launch<96, 96>(p, stream);
-  if (d == 128 && dv == 128) return launch<128, 128>(p, stream);
-  if (d == 192 && dv == 128) return launch<192, 128>(p, stream);
-  if (d == 256 && dv == 256) return launch<256, 256>(p, stream);
-  return cudaErrorInvalidValue;
+  return with_operands(x, [&]<class E, int D, int DV>() { return launch<E, D, DV>(p, stream); });
 }
 
 }  // namespace tessera::kernels::cuda

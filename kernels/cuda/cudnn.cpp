@@ -108,7 +108,7 @@ bool supports(const ops::Call& call, std::size_t operands) {
   const auto job = job_of(call);
   if (!job) return false;
   for (std::size_t i = 0; i < operands; ++i) {
-    if (!aligned_rows(job->args[i]) || !offsets_fit(job->args[i])) return false;
+    if (!fits_tensor_map(job->args[i]) || !offsets_fit(job->args[i])) return false;
   }
   const TensorRef &q = job->args[0], &v = job->args[2];
   return q.shape[0] > 1 && v.shape[0] > 1 && head_sizes_fit(q.shape[2], v.shape[2]);

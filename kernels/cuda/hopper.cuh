@@ -2,12 +2,13 @@
 // Thin names for the Hopper instructions that the attention kernels use: barriers in shared memory,
 // the tensor copy engine, descriptors of swizzled tiles, the order of matrix products.
 //
-// A tile [rows, D] of bf16 lies in shared memory as D / 64 panels [rows, 64]; a row of a panel is
-// 128 bytes, and its 16-byte pieces are swizzled by the row (CU_TENSOR_MAP_SWIZZLE_128B).
+// A tile [rows, D] of bf16 or f16 lies in shared memory as D / 64 panels [rows, 64]; a row of a
+// panel is 128 bytes, and its 16-byte pieces are swizzled by the row (CU_TENSOR_MAP_SWIZZLE_128B).
 #pragma once
 
 #include <cuda.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -15,6 +16,20 @@
 #include "kernels/cuda/wgmma_shared.cuh"
 
 namespace tessera::kernels::cuda {
+
+/// Element types of the operands of matrix products.
+struct Bf16 {
+  static constexpr char name[] = "bf16";
+  static __device__ __forceinline__ __nv_bfloat162 pair(float low, float high) {
+    return __floats2bfloat162_rn(low, high);
+  }
+};
+struct F16 {
+  static constexpr char name[] = "f16";
+  static __device__ __forceinline__ __half2 pair(float low, float high) {
+    return __floats2half2_rn(low, high);
+  }
+};
 
 inline constexpr int panel = 64;           ///< columns of a panel
 inline constexpr int panel_bytes = 128;    ///< bytes of one row of a panel
@@ -159,23 +174,23 @@ __device__ __forceinline__ void pin(T (&x)[n]) {
 }
 
 /// s (64 x N) = A (64 x D, rows of a tile) B^T (N x D): both along their columns.
-template <int D, int rows_a, int rows_b, int n>
+template <class E, int D, int rows_a, int rows_b, int n>
 __device__ __forceinline__ void product_abt(float (&s)[n], uint32_t a, uint32_t b) {
   const AlongColumns<rows_a> x(a);
   const AlongColumns<rows_b> y(b);
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
-    product(s, x.step(k), y.step(k), k > 0);
+    product<E>(s, x.step(k), y.step(k), k > 0);
   }
 }
 /// o (64 x N) += P (64 x depth, fragments in registers) B (depth x N, rows of a tile).
-template <int rows_b, int n, int m>
+template <class E, int rows_b, int n, int m>
 __device__ __forceinline__ void product_pb(float (&o)[n], const uint32_t (&p)[m], uint32_t b) {
   const AlongRows<rows_b> y(b);
 #pragma unroll
   for (int k = 0; k < m / 4; ++k) {
     const uint32_t a[4] = {p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3]};
-    product<1>(o, a, y.step(k), 1);
+    product<E, 1>(o, a, y.step(k), 1);
   }
 }
 
@@ -207,44 +222,43 @@ __device__ __forceinline__ void store_fragments(uint32_t rows, const uint32_t (&
   }
 }
 /// x (64 x N) += A (64 x depth, along its columns) B (depth x N, rows of a tile).
-template <int rows_a, int depth, int n>
+template <class E, int rows_a, int depth, int n>
 __device__ __forceinline__ void product_ab(float (&x)[n], uint32_t a, uint32_t b) {
   const AlongColumns<rows_a> left(a);
   const AlongRows<depth> right(b);
 #pragma unroll
   for (int k = 0; k < depth / 16; ++k) {
-    product<0, 1>(x, left.step(k), right.step(k), 1);
+    product<E, 0, 1>(x, left.step(k), right.step(k), 1);
   }
 }
 /// x (64 x N) = A^T (depth x 64) B (depth x N): the depth of both runs along the rows of a tile.
-template <int depth, int n>
+template <class E, int depth, int n>
 __device__ __forceinline__ void product_atb(float (&x)[n], uint32_t a, uint32_t b) {
   const AlongRows<depth> left(a), right(b);
 #pragma unroll
   for (int k = 0; k < depth / 16; ++k) {
-    product<1, 1>(x, left.step(k), right.step(k), k > 0);
+    product<E, 1, 1>(x, left.step(k), right.step(k), k > 0);
   }
 }
 /// s (64 x N) = A (64 x D, fragments in registers) B^T (N x D, along its columns).
-template <int D, int rows_b, int n>
+template <class E, int D, int rows_b, int n>
 __device__ __forceinline__ void product_fbt(float (&s)[n], const uint32_t (&f)[D / 4], uint32_t b) {
   const AlongColumns<rows_b> y(b);
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const uint32_t a[4] = {f[4 * k], f[4 * k + 1], f[4 * k + 2], f[4 * k + 3]};
-    product<0>(s, a, y.step(k), k > 0);
+    product<E, 0>(s, a, y.step(k), k > 0);
   }
 }
 
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const uint32_t&>(x);
-}
-/// Accumulators of 64 x N become the fragments of an operand of depth N: same places, in bf16.
-template <int n>
+/// Accumulators of 64 x N become the fragments of an operand of depth N: same places, as E.
+template <class E, int n>
 __device__ __forceinline__ void to_fragments(const float (&s)[n], uint32_t (&p)[n / 2]) {
 #pragma unroll
-  for (int i = 0; i < n / 2; ++i) p[i] = pack(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < n / 2; ++i) {
+    const auto x = E::pair(s[2 * i], s[2 * i + 1]);
+    p[i] = reinterpret_cast<const uint32_t&>(x);
+  }
 }
 
 /// Named barrier of `threads` threads; 0 is __syncthreads.

@@ -126,13 +126,18 @@ TileShape backward_query_tile(int d, int dv);
 TileShape backward_key_tile(int d, int dv);
 
 inline constexpr int forward_sum_rows = 64;
-/// bf16 with tensor cores. Head sizes without a kernel give cudaErrorInvalidValue.
-cudaError_t launch_forward(const ForwardParams& p, int d, int dv, cudaStream_t stream);
-cudaError_t launch_backward_queries(const BackwardParams& p, int d, int dv, cudaStream_t stream);
-cudaError_t launch_backward_keys(const BackwardParams& p, int d, int dv, cudaStream_t stream);
+/// Element type, bf16 or f16, and head sizes of the operands of tensor-core kernels.
+struct Operands {
+  Element type;
+  int d, dv;
+};
+/// Operands without a kernel give cudaErrorInvalidValue.
+cudaError_t launch_forward(const ForwardParams& p, Operands x, cudaStream_t stream);
+cudaError_t launch_backward_queries(const BackwardParams& p, Operands x, cudaStream_t stream);
+cudaError_t launch_backward_keys(const BackwardParams& p, Operands x, cudaStream_t stream);
 /// dq too, in the same pass over the tile: blocks of keys add to it in the order in which they
 /// come, so that its last bits differ from run to run.
-cudaError_t launch_backward(const BackwardParams& p, int d, int dv, cudaStream_t stream);
+cudaError_t launch_backward(const BackwardParams& p, Operands x, cudaStream_t stream);
 /// Rows of the tensor map of dq that launch_backward needs; 0: no such kernel.
 int backward_sum_rows(int d, int dv);
 

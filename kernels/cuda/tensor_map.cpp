@@ -23,11 +23,14 @@ bool sixteen_byte_rows(const TensorRef& t) {
          reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
+CUtensorMapDataType type_of(const TensorRef& t) {
+  if (t.dtype == DType::f32) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  return t.dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 }  // namespace
 
-bool aligned_rows(const TensorRef& t) { return size_of(t.dtype) == 2 && sixteen_byte_rows(t); }
-
-bool fits_tensor_map(const TensorRef& t) { return t.dtype == DType::bf16 && aligned_rows(t); }
+bool fits_tensor_map(const TensorRef& t) { return size_of(t.dtype) == 2 && sixteen_byte_rows(t); }
 
 bool fits_sum_map(const TensorRef& t) { return t.dtype == DType::f32 && sixteen_byte_rows(t); }
 
@@ -42,11 +45,10 @@ CUtensorMap tensor_map(const TensorRef& t, int rows) {
   const auto columns = static_cast<cuuint32_t>(128 / size_of(t.dtype));
   const cuuint32_t box[3] = {columns, 1, static_cast<cuuint32_t>(rows)}, step[3] = {1, 1, 1};
   CUtensorMap map;
-  const CUresult code = encoder()(
-      &map,
-      t.dtype == DType::f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3,
-      t.data, size, strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult code =
+      encoder()(&map, type_of(t), 3, t.data, size, strides, box, step,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS) {
     throw Error(Exit::environment,
                 "the driver refused a tensor map, code " + std::to_string(static_cast<int>(code)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of bf16 tensors [token, head, d] for the tensor copy engine.
+// Descriptions of 16-bit tensors [token, head, d] for the tensor copy engine.
 #pragma once
 
 #include <cuda.h>
@@ -8,10 +8,8 @@
 
 namespace tessera::kernels::cuda {
 
-/// 16-bit elements, unit stride along d, address and strides multiples of 16 bytes.
-bool aligned_rows(const TensorRef& t);
-
-/// Can the copy engine read it for the kernels that use it: bf16 in aligned rows.
+/// Can the copy engine read it for the kernels that use it: 16-bit elements, unit stride along d,
+/// address and strides multiples of 16 bytes.
 bool fits_tensor_map(const TensorRef& t);
 
 /// The same for f32, which the copy engine adds to.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // wgmma of Hopper as overloads on the number of accumulators (64 rows x N columns, N / 2 of them in
-// a thread): bf16 operands, f32 sums, a depth of 16. Here A lies in registers;
+// a thread): operands of type E, f32 sums, a depth of 16. Here A lies in registers;
 // transposed = 1: the columns of B are contiguous; add = 0 starts a new sum.
 #pragma once
 
@@ -9,12 +9,12 @@
 // clang-format off
 namespace tessera::kernels::cuda {
 
-template <int transposed>
+template <class E, int transposed>
 __device__ __forceinline__ void product(float (&d)[16], const uint32_t (&a)[4], uint64_t b,
                                         int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %22, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.%23.%23 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
       "}, "
       "{%16,%17,%18,%19}, %20, p, 1, 1, %21;\n}\n"
@@ -22,15 +22,15 @@ __device__ __forceinline__ void product(float (&d)[16], const uint32_t (&a)[4], 
       "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
       "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
       "+f"(d[14]), "+f"(d[15])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add), "C"(E::name));
 }
 
-template <int transposed>
+template <class E, int transposed>
 __device__ __forceinline__ void product(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
                                         int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %38, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.%39.%39 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
       "%25,%26,%27,%28,%29,%30,%31"
       "}, "
@@ -41,15 +41,15 @@ __device__ __forceinline__ void product(float (&d)[32], const uint32_t (&a)[4], 
       "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
       "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
       "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add), "C"(E::name));
 }
 
-template <int transposed>
+template <class E, int transposed>
 __device__ __forceinline__ void product(float (&d)[48], const uint32_t (&a)[4], uint64_t b,
                                         int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %54, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.%55.%55 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
       "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
       "}, "
@@ -62,15 +62,15 @@ __device__ __forceinline__ void product(float (&d)[48], const uint32_t (&a)[4], 
       "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
       "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
       "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add), "C"(E::name));
 }
 
-template <int transposed>
+template <class E, int transposed>
 __device__ __forceinline__ void product(float (&d)[64], const uint32_t (&a)[4], uint64_t b,
                                         int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.%71.%71 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
       "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,"
       "%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
@@ -87,15 +87,15 @@ __device__ __forceinline__ void product(float (&d)[64], const uint32_t (&a)[4], 
       "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
       "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add), "C"(E::name));
 }
 
-template <int transposed>
+template <class E, int transposed>
 __device__ __forceinline__ void product(float (&d)[96], const uint32_t (&a)[4], uint64_t b,
                                         int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %102, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n192k16.f32.%103.%103 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
       "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,"
       "%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,"
@@ -118,15 +118,15 @@ __device__ __forceinline__ void product(float (&d)[96], const uint32_t (&a)[4], 
       "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
       "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
       "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add), "C"(E::name));
 }
 
-template <int transposed>
+template <class E, int transposed>
 __device__ __forceinline__ void product(float (&d)[128], const uint32_t (&a)[4], uint64_t b,
                                         int add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %134, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.%135.%135 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
       "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,"
       "%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,"
@@ -155,7 +155,7 @@ __device__ __forceinline__ void product(float (&d)[128], const uint32_t (&a)[4],
       "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
       "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
       "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(transposed), "r"(add), "C"(E::name));
 }
 
 }  // namespace tessera::kernels::cuda
