@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // wgmma of Hopper as overloads on the number of accumulators (64 rows x N columns, N / 2 of them in
-// a thread): operands of type E, f32 sums, a depth of 16. Here both operands lie in shared memory, with
-// their depth contiguous, or along the rows of the tile where rows_a, rows_b are 1; add = 0 starts
-// a new sum.
+// a thread): operands of type E, f32 sums, a depth of 16. Here both operands lie in shared memory,
+// with their depth contiguous, or along the rows of the tile where rows_a, rows_b are 1; add = 0
+// starts a new sum.
 #pragma once
 
 #include <cstdint>

@@ -32,43 +32,57 @@ void* allocate_host(std::int64_t bytes) {
   return data;
 }
 
-}  // namespace
-
-void Budget::take(std::int64_t bytes, const std::string& label) {
-  if (bytes < 0) throw std::logic_error("negative size of '" + label + "'");
-  std::int64_t after = 0;
-  if (__builtin_add_overflow(in_use_, bytes, &after)) too_large(bytes, label);
-  if (limit_ > 0 && after > limit_) {
-    throw Error(Exit::environment,
-                fmt::format("memory budget passed by '{}': it needs {}, {} of {} are in use", label,
-                            units::format_bytes(static_cast<double>(bytes)),
-                            units::format_bytes(static_cast<double>(in_use_)),
-                            units::format_bytes(static_cast<double>(limit_))),
-                "use more ranks, a shorter sequence, or raise the memory limit");
-  }
-  in_use_ = after;
-  peak_ = std::max(peak_, in_use_);
+memory::Block allocate(Space space, std::int64_t bytes) {
+  return memory::Block(space == Space::host ? allocate_host(bytes) : memory::allocate(space, bytes),
+                       memory::Free{space});
 }
 
-void Budget::give(std::int64_t bytes) { in_use_ -= bytes; }
+}  // namespace
 
-void Buffer::Free::operator()(void* p) const {
-  space == Space::host ? std::free(p) : memory::release(space, p);
+void Budget::check(std::int64_t bytes, const std::string& label) const {
+  std::int64_t after = 0;
+  if (__builtin_add_overflow(in_use_, bytes, &after)) too_large(bytes, label);
+  if (limit_ == 0 || after <= limit_) return;
+  throw Error(Exit::environment,
+              fmt::format("memory budget passed by '{}': it needs {}, {} of {} are in use", label,
+                          units::format_bytes(static_cast<double>(bytes)),
+                          units::format_bytes(static_cast<double>(in_use_)),
+                          units::format_bytes(static_cast<double>(limit_))),
+              "use more ranks, a shorter sequence, or raise the memory limit");
+}
+
+memory::Block Budget::take(Space space, std::int64_t bytes, const std::string& label) {
+  if (bytes < 0) throw std::logic_error("negative size of '" + label + "'");
+  const std::int64_t size = memory::footprint(space, bytes);
+  check(size, label);
+  memory::Block block = pool_.take(space, size);
+  pool_.shrink(std::max<std::int64_t>(0, most_ - in_use_ - size));
+  if (block) {
+    memory::clear(block.get(), size);
+  } else if (bytes > 0) {
+    block = allocate(space, bytes);
+    if (!block && pool_.bytes() > 0) {
+      pool_.shrink(0);
+      block = allocate(space, bytes);
+    }
+    if (!block) too_large(bytes, label);
+  }
+  in_use_ += size;
+  peak_ = std::max(peak_, in_use_);
+  most_ = std::max(most_, in_use_);
+  return block;
+}
+
+void Budget::give_back(memory::Block block, std::int64_t bytes) {
+  const Space space = block.get_deleter().space;
+  const std::int64_t size = memory::footprint(space, bytes);
+  in_use_ -= size;
+  if (block && space != Space::host && memory::device_is_idle()) pool_.keep(std::move(block), size);
 }
 
 Buffer::Buffer(Budget& budget, std::int64_t bytes, const std::string& label, Space space)
-    : data_(nullptr, Free{space}), bytes_(bytes) {
-  budget.take(memory::footprint(space, bytes), label);
-  try {
-    if (bytes > 0) {
-      data_.reset(space == Space::host ? allocate_host(bytes) : memory::allocate(space, bytes));
-      if (!data_) too_large(bytes, label);
-    }
-  } catch (...) {
-    budget.give(memory::footprint(space, bytes));
-    throw;
-  }
-  budget_ = &budget;
+    : data_(budget.take(space, bytes, label)), bytes_(bytes), budget_(&budget) {
+  data_.get_deleter().space = space;
 }
 
 Buffer::Buffer(Buffer&& o) noexcept
@@ -89,7 +103,7 @@ Buffer& Buffer::operator=(Buffer&& o) noexcept {
 Buffer::~Buffer() { give_back(); }
 
 void Buffer::give_back() {
-  if (budget_) budget_->give(memory::footprint(space(), bytes_));
+  if (budget_) budget_->give_back(std::move(data_), bytes_);
 }
 
 Tensor make_tensor(Budget& budget, DType dtype, std::array<std::int64_t, 3> shape,

@@ -1,30 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // Owning memory and the budget it is taken from. Every large allocation of a run goes through one
-// Budget, so that the high-water mark in the report is a count and not an estimate.
+// Budget, so that the high-water mark in the report is a count and not an estimate. Device and
+// pinned memory that is given back is kept for the next buffer of its size.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "memory/pool.hpp"
 #include "memory/tensor_ref.hpp"
 
 namespace tessera {
 
-/// Bytes in use, the most that were in use at one time, and a limit (0 = none).
+/// Bytes in use, the most that were in use at one time, and a limit (0 = none). What is in use and
+/// what is kept for later are together never more than the most that was ever in use.
 class Budget {
  public:
   explicit Budget(std::int64_t limit_bytes = 0) : limit_(limit_bytes) {}
-  /// Error(environment) naming label, size, use and limit if the limit would be passed.
-  void take(std::int64_t bytes, const std::string& label);
-  void give(std::int64_t bytes);
   std::int64_t in_use() const { return in_use_; }
+  std::int64_t kept() const { return pool_.bytes(); }
   std::int64_t peak() const { return peak_; }
   std::int64_t limit() const { return limit_; }
   void reset_peak() { peak_ = in_use_; }
 
  private:
+  friend class Buffer;
+  /// Zeroed memory. Error(environment) naming label, size, use and limit if the limit would be
+  /// passed, or when there is no memory left.
+  memory::Block take(Space space, std::int64_t bytes, const std::string& label);
+  void give_back(memory::Block block, std::int64_t bytes);
+  void check(std::int64_t bytes, const std::string& label) const;
+
   std::int64_t limit_ = 0, in_use_ = 0, peak_ = 0;
+  std::int64_t most_ = 0;  // peak over all of its life
+  memory::Pool pool_;
 };
 
 /// Zero-filled memory, move-only: host memory, 64-byte aligned, or device or pinned memory. The
@@ -43,13 +53,7 @@ class Buffer {
 
  private:
   void give_back();
-  struct Free {
-    Free() : space(Space::host) {}
-    explicit Free(Space s) : space(s) {}
-    Space space;
-    void operator()(void* p) const;
-  };
-  std::unique_ptr<void, Free> data_;
+  memory::Block data_;
   std::int64_t bytes_ = 0;
   Budget* budget_ = nullptr;
 };

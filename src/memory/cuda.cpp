@@ -35,14 +35,25 @@ void* allocate(Space space, std::int64_t bytes) {
     return nullptr;
   }
   check(code, pinned ? "cudaMallocHost" : "cudaMalloc");
-  check(cudaMemset(data, 0, size), "cudaMemset");
-  check(cudaStreamSynchronize(nullptr), "cudaMemset");
+  clear(data, footprint(space, bytes));
   return data;
 }
 
+void clear(void* data, std::int64_t bytes) {
+  check(cudaMemset(data, 0, static_cast<std::size_t>(bytes)), "cudaMemset");
+  check(cudaStreamSynchronize(nullptr), "cudaMemset");
+}
+
+bool device_is_idle() noexcept {
+  if (std::uncaught_exceptions() > 0) return false;
+  const bool idle = cudaDeviceSynchronize() == cudaSuccess;
+  if (!idle) cudaGetLastError();
+  return idle;
+}
+
 void release(Space space, void* data) noexcept {
-  // Freeing waits for the device, whose streams may wait for a rank that an exception has stopped;
-  // the process ends then, and its memory with it.
+  // Freeing waits for the device, see device_is_idle(); the process ends then, and its memory with
+  // it.
   if (!data || std::uncaught_exceptions() > 0) return;
   if (space == Space::pinned) {
     cudaFreeHost(data);

@@ -17,6 +17,11 @@ void* allocate(Space space, std::int64_t bytes);
 /// that another process can open.
 std::int64_t footprint(Space space, std::int64_t bytes) noexcept;
 void release(Space space, void* data) noexcept;
+/// Zeroes memory that allocate() gave.
+void clear(void* data, std::int64_t bytes);
+/// Waits for the work of the device. False when it failed, or when an exception is under way: the
+/// device may wait for a rank that the exception has stopped.
+bool device_is_idle() noexcept;
 
 /// Copies bytes between any two spaces, in order on `stream`. With pageable host memory the call
 /// may return before or after the copy is done; synchronize() says when it is.

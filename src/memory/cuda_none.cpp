@@ -18,6 +18,8 @@ void* allocate(Space space, std::int64_t) {
 }
 std::int64_t footprint(Space, std::int64_t bytes) noexcept { return bytes; }
 void release(Space, void*) noexcept {}
+void clear(void*, std::int64_t) { refuse("device memory"); }
+bool device_is_idle() noexcept { return true; }
 void copy(void*, const void*, std::int64_t, void*) { refuse("a device copy"); }
 void synchronize(void*) { refuse("a device queue"); }
 int device_count() noexcept { return 0; }

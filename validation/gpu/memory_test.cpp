@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device and pinned buffers: same budget as host memory, zero-filled, copies in all directions.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "base/error.hpp"
 #include "validation/gpu/device.hpp"
@@ -42,8 +46,62 @@ TEST(gpu_memory, device_memory_is_zero_and_copies_come_back) {
   EXPECT_EQ(std::memcmp(pinned.data(), host.data(), 2100 * sizeof(float)), 0);
 }
 
+TEST(gpu_memory, what_is_given_back_serves_the_next_of_its_size) {
+  constexpr std::int64_t page = std::int64_t{2} << 20, size = 6 * page;
+  for (const Space space : {Space::cuda, Space::pinned}) {
+    Budget budget;
+    void* before = nullptr;
+    {
+      const Buffer first(budget, size, "first", space), other(budget, page, "other", space);
+      before = first.data();
+      std::vector<char> ones(static_cast<std::size_t>(size), 1);
+      memory::copy(first.data(), ones.data(), size);
+      memory::synchronize();
+    }
+    EXPECT_EQ(budget.in_use(), 0);
+    EXPECT_EQ(budget.kept(), size + page);
+    const Buffer again(budget, size - 1000 * (space == Space::cuda), "again", space);
+    EXPECT_EQ(again.data(), before);
+    EXPECT_EQ(budget.kept(), page);
+    std::vector<char> host(static_cast<std::size_t>(again.bytes()), 1);
+    memory::copy(host.data(), again.data(), again.bytes());
+    memory::synchronize();
+    EXPECT_TRUE(std::ranges::all_of(host, [](char c) { return c == 0; })) << "not zeroed";
+  }
+}
+
+/// Blocks that are kept must not stand in the way of a limit.
+TEST(gpu_memory, kept_and_used_never_pass_what_was_used_at_one_time) {
+  constexpr std::int64_t page = std::int64_t{2} << 20;
+  std::mt19937_64 rng(7);
+  const auto draw = [&](int a, int b) { return std::uniform_int_distribution(a, b)(rng); };
+  Budget budget(64 * page);
+  std::vector<Buffer> live;
+  std::int64_t most = 0;
+  int reused = 0, refused = 0;
+  for (int step = 0; step < 600; ++step) {
+    if (!live.empty() && draw(0, 2) == 0) live.erase(live.begin() + draw(0, std::ssize(live) - 1));
+    const std::int64_t kept = budget.kept(), size = draw(1, 20) * page;
+    try {
+      live.emplace_back(budget, size, "block", Space::cuda);
+      reused += kept - budget.kept() == size;
+    } catch (const Error&) {
+      ++refused;  // by the limit
+      live.clear();
+    }
+    most = std::max(most, budget.in_use());
+    ASSERT_LE(budget.in_use() + budget.kept(), most) << "step " << step;
+    ASSERT_LE(most, budget.limit());
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(reused, 0);
+  fmt::print("600 steps: {} with kept blocks at hand, {} refused by the limit\n", reused, refused);
+}
+
 TEST(gpu_memory, more_than_the_device_has_is_named) {
   Budget budget;
+  { const Buffer kept(budget, 1000, "kept", Space::cuda); }
+  const std::int64_t peak = budget.peak();
   try {
     const Buffer x(budget, std::int64_t{1} << 42, "four tebibytes", Space::cuda);
     FAIL() << "4 TiB were allocated";
@@ -52,6 +110,8 @@ TEST(gpu_memory, more_than_the_device_has_is_named) {
     EXPECT_EQ(e.code(), Exit::environment);
   }
   EXPECT_EQ(budget.in_use(), 0);
+  EXPECT_EQ(budget.kept(), 0) << "kept blocks stood in the way";
+  EXPECT_EQ(budget.peak(), peak) << "what was not had counts";
 }
 
 }  // namespace

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "base/error.hpp"
 
@@ -63,6 +67,53 @@ TEST(memory, buffer_impossible_size_is_an_error_and_not_counted) {
   EXPECT_THROW(Buffer(budget, std::int64_t{1} << 62, "huge"), Error);
   EXPECT_EQ(budget.in_use(), 0);
   EXPECT_THROW(Buffer(budget, -1, "negative"), std::logic_error);
+}
+
+/// Blocks of host memory here, which the budget itself does not keep.
+TEST(memory, pool_gives_blocks_of_just_the_size_and_space_latest_first) {
+  memory::Pool pool;
+  const auto keep = [&](std::int64_t bytes) {
+    memory::Block block(std::malloc(static_cast<std::size_t>(bytes)));
+    void* data = block.get();
+    pool.keep(std::move(block), bytes);
+    return data;
+  };
+  void* first = keep(100);
+  void* second = keep(100);
+  keep(300);
+  EXPECT_EQ(pool.bytes(), 500);
+  EXPECT_FALSE(pool.take(Space::host, 99));
+  EXPECT_FALSE(pool.take(Space::pinned, 100));
+  const memory::Block a = pool.take(Space::host, 100), b = pool.take(Space::host, 100);
+  EXPECT_EQ(a.get(), second);
+  EXPECT_EQ(b.get(), first);
+  EXPECT_FALSE(pool.take(Space::host, 100));
+  EXPECT_EQ(pool.bytes(), 300);
+}
+
+TEST(memory, pool_shrinks_from_the_oldest) {
+  std::mt19937_64 rng(1);
+  int taken = 0;
+  for (int round = 0; round < 200; ++round) {
+    memory::Pool pool;
+    std::vector<std::int64_t> sizes;  // all different, in the order of their age
+    std::int64_t total = 0;
+    for (int i = 0; i < 1 + round % 12; ++i) {
+      sizes.push_back(1000 * (i + 1) + std::uniform_int_distribution(0, 999)(rng));
+      total += sizes.back();
+      pool.keep(memory::Block(std::malloc(1)), sizes.back());
+    }
+    ASSERT_EQ(pool.bytes(), total);
+    const std::int64_t limit = std::uniform_int_distribution<std::int64_t>(0, total)(rng);
+    pool.shrink(limit);
+    std::size_t gone = 0;
+    for (; total > limit; ++gone) total -= sizes[gone];
+    ASSERT_EQ(pool.bytes(), total) << "limit " << limit;
+    for (std::size_t i = 0; i < sizes.size(); ++i, ++taken)
+      ASSERT_EQ(static_cast<bool>(pool.take(Space::host, sizes[i])), i >= gone);
+    ASSERT_EQ(pool.bytes(), 0);
+  }
+  std::printf("200 pools, %d blocks asked for\n", taken);
 }
 
 TEST(memory, tensor_shape_overflow_is_an_error) {
