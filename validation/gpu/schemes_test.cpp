@@ -100,8 +100,8 @@ TEST(gpu_schemes, HeadsAndDims_bf16) {
 }
 
 TEST(gpu_schemes, SameBits_20Runs_AllTransports) {
-  ops::Registry registry;
   Budget budget;
+  ops::Registry registry;
   kernels::register_cuda(registry, budget);
   registry.set_deterministic(true);
   const Problem p = causal(640, DType::bf16, 128, 128);
