@@ -170,15 +170,19 @@ class Single {
   std::optional<memory::Graph> graph_;
 };
 
-/// The plan of one rank. All its buffers are bound, scratch too, since what the other ranks would
-/// have sent must be numbers and not zeros.
+/// The plan of one rank. What the other ranks would have sent must be numbers and not zeros, so that
+/// scratch which comes by message is bound too.
 class Rank {
  public:
   Rank(Bench& bench, const attention::Context& context, const plan::Plan& plan, int rank)
       : plan_(plan) {
-    for (plan::Buffer& b : plan_.buffers) {
-      b.role = plan::Role::saved;
-      tensors_.push_back(bench.tensors.make(b.dtype, b.shape, b.name));
+    for (const plan::Step& s : plan_.steps)
+      for (const plan::Use& u : plan_.uses(s))
+        if (s.kind == plan::StepKind::recv)
+          plan_.buffers[static_cast<std::size_t>(u.buffer)].role = plan::Role::saved;
+    for (const plan::Buffer& b : plan_.buffers) {
+      const bool bound = b.role != plan::Role::scratch;
+      tensors_.push_back(bound ? bench.tensors.make(b.dtype, b.shape, b.name) : Tensor{});
     }
     exec::Binding binding;
     binding.external = [this](const plan::Buffer& b) {

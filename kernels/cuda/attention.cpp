@@ -141,6 +141,11 @@ void forward(const ops::Call& call, MaskCache& masks) {
     p.o_stride[i] = o.stride[i];
     p.lse_stride[i] = lse.stride[i];
   }
+  if (const TensorRef& store = call.attributes.store; store.data) {
+    p.rounded = store.as<char>();
+    p.rounded_out = tensor_map(store, forward_sum_rows);
+    for (int i = 0; i < 2; ++i) p.rounded_stride[i] = store.stride[i];
+  }
   check(launch_forward(p, operands(call), stream_of(call)), "attention.forward");
 }
 
@@ -223,6 +228,10 @@ bool all_keys_are_seen(const ops::Call& call) {
   return leave_no_gap(std::move(keys), {0, call.args[1].shape[0]});
 }
 
+/// Blocks of queries that see no key are not looked at, and so would not be stored.
+bool forward_stores(const ops::Call& call, const TensorRef& to) {
+  return to.dtype == call.args[0].dtype && fits_tensor_map(to) && all_rows_see(call);
+}
 bool forward_overwrites(const ops::Call& call, std::size_t argument) {
   return (argument == 3 || argument == 4) && all_rows_see(call);
 }
@@ -326,16 +335,17 @@ std::optional<Box> box_of(const ops::Call& call) {
 void add_attention(ops::Registry& registry, std::shared_ptr<MaskCache> masks) {
   const auto add = [&](const char* op, const char* backend, int priority, auto supports, auto run,
                        auto prepare, bool (*overwrites)(const ops::Call&, std::size_t) = nullptr,
+                       bool (*stores)(const ops::Call&, const TensorRef&) = nullptr,
                        bool repeatable = true) {
     registry.add({op, backend, priority, supports,
                   [masks, run](const ops::Call& call) { run(call, *masks); },
                   [masks, prepare](const ops::Call& call) { prepare(call, *masks); }, overwrites,
-                  cut_by_heads, repeatable});
+                  stores, cut_by_heads, repeatable});
   };
   add("attention.forward", "cuda", 20, forward_supports, forward, prepare_forward,
-      forward_overwrites);
+      forward_overwrites, forward_stores);
   add("attention.backward", "cuda-one-pass", 25, one_pass_supports, one_pass_backward,
-      prepare_one_pass, one_pass_overwrites, false);
+      prepare_one_pass, one_pass_overwrites, nullptr, false);
   add("attention.backward", "cuda", 20, backward_supports, backward, prepare_backward,
       backward_overwrites);
   add("attention.forward", "cuda-plain", 5, plain_supports, plain_forward, prepare_plain);

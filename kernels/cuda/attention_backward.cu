@@ -200,7 +200,8 @@ struct Consumer : KeyScores<queries, capped> {
     pin(t);
     score_gradient(e, mem.lse(stage), delta);
     to_fragments<E>(s, slopes);
-    store_fragments(shared_address(mem.slopes(turn)) + threadIdx.x / 32 * 16 * panel_bytes, slopes);
+    store_fragments<keys>(shared_address(mem.slopes(turn)) + threadIdx.x / 32 * 16 * panel_bytes,
+                          slopes);
     publish_shared();
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(mem.shared_slopes(turn));

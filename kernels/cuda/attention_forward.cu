@@ -161,7 +161,8 @@ __device__ __forceinline__ void apply_mask(const TileList& list, const TileEntry
   }
 }
 
-template <class E, int D, int DV>
+/// `rounded`: what comes out goes to another tensor than the sums, as E.
+template <class E, int D, int DV, bool rounded>
 struct Consumer {
   using S = Shape<D, DV>;
   const ForwardParams& p;
@@ -298,22 +299,45 @@ struct Consumer {
     const uint32_t group = warpgroup();
     char* sums = mem.sums(group);
     const bool leader = threadIdx.x % group_threads == 0, odd = first_row % 2;
-    if (p.fresh) {
-      if (leader) panels_read();  // of the item before; fetch_sums has seen to it otherwise
-      meet_group(group);
-    }
+    if (p.fresh && leader) panels_read();  // of the item before; fetch_sums does it otherwise
+    if (p.fresh || rounded) meet_group(group);
+    if constexpr (rounded) {
+      uint32_t out[DV / 4];
+      to_fragments<E>(o, out);
+      const uint32_t rows =
+          shared_address(sums) + threadIdx.x % group_threads / 32 * 16 * panel_bytes;
+      store_fragments<forward_sum_rows>(rows, out);
+    } else {
 #pragma unroll
-    for (int i = 0; i < DV / 2; i += 2)
-      in_panels(sums, i) = {odd ? o[i ^ 8] : o[i], odd ? o[(i + 1) ^ 8] : o[i + 1]};
+      for (int i = 0; i < DV / 2; i += 2)
+        in_panels(sums, i) = {odd ? o[i ^ 8] : o[i], odd ? o[(i + 1) ^ 8] : o[i + 1]};
+    }
     publish_shared();
     meet_group(group);
     if (!leader) return;
+    constexpr int columns = rounded ? panel : panel / 2;
 #pragma unroll
-    for (int c = 0; c < DV; c += 32) {
-      store_panel(&p.sums, sums + c * forward_sum_rows * 4, c, item().head,
+    for (int c = 0; c < DV; c += columns) {
+      store_panel(rounded ? &p.rounded_out : &p.sums,
+                  sums + c / columns * forward_sum_rows * panel_bytes, c, item().head,
                   item().row + static_cast<int>(group) * forward_sum_rows);
     }
     panels_commit();
+  }
+  /// The elements of row r (0, 1) of this thread, where the copy engine does not carry them.
+  __device__ __forceinline__ void write(int r) const {
+    if constexpr (rounded) {
+      char* to =
+          p.rounded +
+          (row(r) * p.rounded_stride[0] + item().head * p.rounded_stride[1] + first_column) * 2;
+#pragma unroll
+      for (int i = 2 * r; i < DV / 2; i += 4) {
+        const auto x = E::pair(o[i], o[i + 1]);
+        *reinterpret_cast<uint32_t*>(to + (i - 2 * r) * 4) = reinterpret_cast<const uint32_t&>(x);
+      }
+    } else {
+      write_row(p.o + row(r) * p.o_stride[0] + item().head * p.o_stride[1] + first_column, o, r, 1);
+    }
   }
   __device__ __forceinline__ void finish() {
     float total_lse[2];
@@ -326,8 +350,7 @@ struct Consumer {
     if (by_panels() && last <= item().row_end) return send_sums();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (row(r) >= item().row_end) continue;
-      write_row(p.o + row(r) * p.o_stride[0] + item().head * p.o_stride[1] + first_column, o, r, 1);
+      if (row(r) < item().row_end) write(r);
     }
     if (by_panels()) {  // what was read there, before it is fetched again
       publish_shared();
@@ -384,7 +407,7 @@ struct Consumer {
   }
 };
 
-template <class E, int D, int DV>
+template <class E, int D, int DV, bool rounded>
 __global__ void __launch_bounds__(threads, 1)
     forward_kernel(const __grid_constant__ ForwardParams p) {
   using S = Shape<D, DV>;
@@ -414,7 +437,7 @@ __global__ void __launch_bounds__(threads, 1)
     for (int n = 0, step = 0;; ++n) {
       barrier_wait(mem.drawn(), n & 1);
       if (mem.item(n).head < 0) break;
-      Consumer<E, D, DV> c{p, mem, n, warp * 16 + lane / 4, lane % 4 * 2, scale};
+      Consumer<E, D, DV, rounded> c{p, mem, n, warp * 16 + lane / 4, lane % 4 * 2, scale};
       c.run(step);
     }
     panels_done();
@@ -423,8 +446,8 @@ __global__ void __launch_bounds__(threads, 1)
 
 template <class E, int D, int DV>
 cudaError_t launch(const ForwardParams& p, cudaStream_t stream) {
-  return start_kernel(forward_kernel<E, D, DV>, p.tile.thread_blocks, threads, Shape<D, DV>::bytes,
-                      p, stream);
+  const auto kernel = p.rounded ? forward_kernel<E, D, DV, true> : forward_kernel<E, D, DV, false>;
+  return start_kernel(kernel, p.tile.thread_blocks, threads, Shape<D, DV>::bytes, p, stream);
 }
 
 }  // namespace

@@ -297,7 +297,7 @@ void forward(const Job& job, Plans& plans) {
   check(plan.graph.execute(plans.handle(job.stream), pack, plan.workspace.data()),
         "attention.forward");
   cuda::check(launch_merge({view(plan.scratch[0].ref), view(plan.scratch[1].ref)},
-                           {view(a[3]), view(a[4])}, stream_of(job)),
+                           {view(a[3]), view(a[4])}, view(a[3]), stream_of(job)),
               "attention.forward, merge");
 }
 
@@ -350,7 +350,7 @@ void add_cudnn(ops::Registry& registry, Budget& budget) {
     registry.add({op, "cudnn", priority, supports,
                   [=](const ops::Call& c) { run(*job_of(c), *plans); },
                   [=](const ops::Call& c) { prepare(*job_of(c), *plans); }, overwrites, nullptr,
-                  repeatable});
+                  nullptr, repeatable});
   };
   const auto prepare_forward = [](const Job& job, Plans& p) { p.forward(job); };
   const auto prepare_backward = [](const Job& job, Plans& p) { p.backward(job); };

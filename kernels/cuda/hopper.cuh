@@ -208,15 +208,16 @@ __device__ __forceinline__ void load_fragments(uint32_t tile, uint32_t (&a)[D / 
                  : "memory");
   }
 }
-/// The opposite: fragments of 16 rows of this warp, 4 n columns of one panel, into shared memory.
-template <int n>
-__device__ __forceinline__ void store_fragments(uint32_t rows, const uint32_t (&a)[n]) {
+/// The opposite: fragments of 16 rows (those of this warp in the first panel), 4 n columns of a
+/// tile of `rows` rows, into shared memory.
+template <int rows, int n>
+__device__ __forceinline__ void store_fragments(uint32_t tile, const uint32_t (&a)[n]) {
   const int lane = threadIdx.x % 32, row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
   for (int k = 0; k < n / 4; ++k) {
-    const int piece = 2 * k + lane / 16;
+    const int piece = 2 * (k % 4) + lane / 16;
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     rows + row * panel_bytes + ((piece ^ (row % 8)) * 16)),
+                     tile + (k / 4 * rows + row) * panel_bytes + ((piece ^ (row % 8)) * 16)),
                  "r"(a[4 * k]), "r"(a[4 * k + 1]), "r"(a[4 * k + 2]), "r"(a[4 * k + 3])
                  : "memory");
   }

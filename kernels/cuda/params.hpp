@@ -37,9 +37,9 @@ cudaError_t launch_sum(std::span<const View> terms, const View& y, cudaStream_t 
 struct State {
   View o, lse;
 };
-/// The partial output of `in` may be bf16 or f16 where `acc` is f32; everything else is of the type
-/// of `acc`.
-cudaError_t launch_merge(const State& in, const State& acc, cudaStream_t stream);
+/// The partial output of `in` may be bf16 or f16 where `acc` is f32, and so may `to`, which takes
+/// the merged output: that of `acc`, or another tensor; everything else is of the type of `acc`.
+cudaError_t launch_merge(const State& in, const State& acc, const View& to, cudaStream_t stream);
 cudaError_t launch_delta(const View& o, const View& grad, const View& delta, cudaStream_t stream);
 /// o = grad delta / |grad|^2, both bf16 or both f16: an output whose rowsum(o * grad) is delta. 0
 /// where grad is.
@@ -104,6 +104,9 @@ struct ForwardParams {
   int64_t lse_stride[2];  ///< head, token
   bool fresh;             ///< (o, lse) is empty, whatever it holds
   bool by_panels;         ///< the copy engine can read and write o
+  char* rounded;          ///< where o goes instead, as the type of q; null: it does not
+  int64_t rounded_stride[2];
+  CUtensorMap rounded_out;  ///< of it, forward_sum_rows rows
 };
 
 struct BackwardParams {

@@ -29,20 +29,30 @@ std::vector<cuda::Pair> pairs(Args a) {
   return out;
 }
 
+bool supports(const ops::Call& call) { return mismatch(call).empty() && cuda::on_device(call); }
+
+void merge(const ops::Call& call) {
+  const TensorRef& store = call.attributes.store;
+  const cuda::State in = state(call.args, 0), acc = state(call.args, 2);
+  cuda::check(cuda::launch_merge(in, acc, store.data ? cuda::view(store) : acc.o,
+                                 static_cast<cudaStream_t>(call.stream)),
+              "attention.merge");
+}
+bool merge_stores(const ops::Call& call, const TensorRef& to) {
+  return call.args[0].dtype == DType::f32 && (to.dtype == DType::bf16 || to.dtype == DType::f16);
+}
+
 }  // namespace
 
 void register_cuda(ops::Registry& registry, Budget& budget) {
   const auto add = [&](const char* op, auto launch) {
-    const auto supports = [](const ops::Call& call) {
-      return mismatch(call).empty() && cuda::on_device(call);
-    };
     const auto run = [op, launch](const ops::Call& call) {
       cuda::check(launch(call.args, static_cast<cudaStream_t>(call.stream)), op);
     };
-    registry.add({op, "cuda", 20, supports, run, nullptr, nullptr, cuda::cut_by_heads});
+    registry.add({op, "cuda", 20, supports, run, nullptr, nullptr, nullptr, cuda::cut_by_heads});
   };
-  add("attention.merge",
-      [](Args a, cudaStream_t s) { return cuda::launch_merge(state(a, 0), state(a, 2), s); });
+  registry.add({"attention.merge", "cuda", 20, supports, merge, nullptr, nullptr, merge_stores,
+                cuda::cut_by_heads});
   add("attention.delta", [](Args a, cudaStream_t s) {
     return cuda::launch_delta(arg(a, 0), arg(a, 1), arg(a, 2), s);
   });

@@ -55,20 +55,21 @@ __device__ __forceinline__ T* at(const View& x, int64_t i, int64_t j) {
 template <class A>
 constexpr A empty = -static_cast<A>(INFINITY);
 
-/// o <- keep o + take in over the rows of a warp, a factor of 0 not reading its side. Lane i holds
-/// the factors of the i-th row; (1, 0) leaves it as it is.
-template <class X, class A, int n>
-__device__ __forceinline__ void blend(const Rows& rows, const View* in, const View& out, A keep,
-                                      A take) {
+/// to <- keep o + take in over the rows of a warp, a factor of 0 not reading its side. Lane i holds
+/// the factors of the i-th row; where `to` is o, (1, 0) leaves it as it is.
+template <class X, class A, class Y, int n>
+__device__ __forceinline__ void blend(const Rows& rows, const View* in, const View& out,
+                                      const View& to, A keep, A take) {
   A keeps[at_once], takes[at_once];
   bool changes[at_once];
 #pragma unroll
   for (int r = 0; r < at_once; ++r) {
     keeps[r] = __shfl_sync(~0u, keep, r);
     takes[r] = __shfl_sync(~0u, take, r);
-    changes[r] = r < rows.count && (keeps[r] != 1 || takes[r] != 0);
+    changes[r] = r < rows.count && (to.data != out.data || keeps[r] != 1 || takes[r] != 0);
   }
-  A* o = at<A>(out, rows.token, rows.head);
+  const A* o = at<A>(out, rows.token, rows.head);
+  Y* result = at<Y>(to, rows.token, rows.head);
   const X* from = in ? at<X>(*in, rows.token, rows.head) : nullptr;
   for (int64_t c = rows.lane * n; c < out.shape[2]; c += 32 * n) {
     Pack<X, n> x[at_once]{};
@@ -83,16 +84,17 @@ __device__ __forceinline__ void blend(const Rows& rows, const View* in, const Vi
 #pragma unroll
     for (int r = 0; r < at_once; ++r) {
       if (!changes[r]) continue;
+      Pack<Y, n> z;
 #pragma unroll
       for (int e = 0; e < n; ++e)
-        y[r].at[e] = keeps[r] * y[r].at[e] + takes[r] * convert<A>(x[r].at[e]);
-      *reinterpret_cast<Pack<A, n>*>(o + r * out.stride[0] + c) = y[r];
+        z.at[e] = convert<Y>(keeps[r] * y[r].at[e] + takes[r] * convert<A>(x[r].at[e]));
+      *reinterpret_cast<Pack<Y, n>*>(result + r * to.stride[0] + c) = z;
     }
   }
 }
 
-template <class X, class A, int n>
-__global__ void __launch_bounds__(threads) merge_kernel(State in, State acc, Split split) {
+template <class X, class A, class Y, int n>
+__global__ void __launch_bounds__(threads) merge_kernel(State in, State acc, View to, Split split) {
   const Rows rows(split, acc.o);
   A keep = 1, take = 0;
   if (rows.own()) {
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(threads) merge_kernel(State in, State acc, Spl
       *lse = top + log(w + w_in);
     }
   }
-  blend<X, A, n>(rows, &in.o, acc.o, keep, take);
+  blend<X, A, Y, n>(rows, &in.o, acc.o, to, keep, take);
 }
 
 template <class A, int n>
@@ -123,13 +125,13 @@ __global__ void __launch_bounds__(threads) sink_kernel(View sink, State acc, Spl
       *lse = after;
     }
   }
-  blend<A, A, n>(rows, nullptr, acc.o, keep, A(0));
+  blend<A, A, A, n>(rows, nullptr, acc.o, acc.o, keep, A(0));
 }
 
 template <class A, int n>
 __global__ void __launch_bounds__(threads) reset_kernel(State out, Split split) {
   const Rows rows(split, out.o);
-  blend<A, A, n>(rows, nullptr, out.o, A(0), A(0));
+  blend<A, A, A, n>(rows, nullptr, out.o, out.o, A(0), A(0));
   if (rows.own()) *at<A>(out.lse, rows.head, rows.own_token()) = empty<A>;
 }
 
@@ -247,17 +249,25 @@ cudaError_t visit_sum(Element t, F f) {
 
 }  // namespace
 
-cudaError_t launch_merge(const State& in, const State& acc, cudaStream_t stream) {
+cudaError_t launch_merge(const State& in, const State& acc, const View& to, cudaStream_t stream) {
   if (nothing(acc.o)) return cudaSuccess;
   return visit(in.o.type, [&]<class X>(X) {
     using A = Sum<X>;
     if (size_of(acc.o.type) != sizeof(A)) return cudaErrorInvalidValue;
-    constexpr int n = 16 / sizeof(A);
-    const bool wide = fits(in.o, n) && fits(acc.o, n);
-    const auto kernel = wide ? merge_kernel<X, A, n> : merge_kernel<X, A, 1>;
-    const Split split(acc.o);
-    kernel<<<split.blocks(acc.o), threads, 0, stream>>>(in, acc, split);
-    return cudaGetLastError();
+    const auto start = [&]<class Y>(Y) {
+      constexpr int n = 16 / sizeof(A);
+      const bool wide = fits(in.o, n) && fits(acc.o, n) && fits(to, n);
+      const auto kernel = wide ? merge_kernel<X, A, Y, n> : merge_kernel<X, A, Y, 1>;
+      const Split split(acc.o);
+      kernel<<<split.blocks(acc.o), threads, 0, stream>>>(in, acc, to, split);
+      return cudaGetLastError();
+    };
+    if (to.type == acc.o.type) return start(A{});
+    if constexpr (std::is_same_v<X, float>) {
+      if (to.type == Element::bf16) return start(bf16{});
+      if (to.type == Element::f16) return start(f16{});
+    }
+    return cudaErrorInvalidValue;
   });
 }
 

@@ -37,11 +37,15 @@ plan::Use half_of(const plan::Use& use, int dimension, int half) {
 ops::Call half_of(const ops::Call& call, const Cut& cut, int half, void* stream) {
   ops::Call out = call;
   out.stream = stream;
-  for (std::size_t i = 0; i < out.args.size(); ++i) {
-    Range rows{0, out.args[i].shape[0]}, columns{0, out.args[i].shape[1]};
-    (cut[i] == 0 ? rows : columns) = half_range(cut[i] == 0 ? rows : columns, half);
-    out.args[i] = out.args[i].slice(rows, columns);
-  }
+  const auto halve = [&](TensorRef& t, int dimension) {
+    Range rows{0, t.shape[0]}, columns{0, t.shape[1]};
+    Range& range = dimension == 0 ? rows : columns;
+    range = half_range(range, half);
+    t = t.slice(rows, columns);
+  };
+  for (std::size_t i = 0; i < out.args.size(); ++i) halve(out.args[i], cut[i]);
+  TensorRef& store = out.attributes.store;
+  if (store.data) halve(store, cut[ops::partial_output(call.name)]);
   return out;
 }
 

@@ -44,8 +44,7 @@ struct Executor::Prepared {
   /// Calls must have their streams. Collective.
   void tune();
   Backends backends() const;
-  /// Leaves out steps that clear buffers (tensor.zero, attention.reset) which the next step to
-  /// touch them, on the same queue, writes whole; that step is told (Attributes::fresh).
+  /// Leaves out what operators can do on the way: see fuse_clearings and fuse_stores.
   void fuse();
 
   const plan::Step& step(std::int32_t i) const { return plan.steps[static_cast<std::size_t>(i)]; }
@@ -55,6 +54,13 @@ struct Executor::Prepared {
   }
 
  private:
+  /// Leaves out steps that clear buffers (tensor.zero, attention.reset) which the next step to
+  /// touch them, on the same queue, writes whole; that step is told (Attributes::fresh).
+  void fuse_clearings();
+  /// Takes rows out of copies of partial outputs which the last step to touch them, on the same
+  /// queue, can round to where they go; that step is told (Attributes::store).
+  void fuse_stores();
+  void fuse_store(std::int32_t copy, std::size_t pair);
   void bind_buffers(const Binding& binding, Budget& budget, Space space);
   void sort_steps();
   void prepare_step(std::size_t i, const Binding& binding);

@@ -43,7 +43,16 @@ struct Attributes {
   /// Bit i: argument i is to be taken as empty (0, a state as (0, -inf)) whatever its memory holds,
   /// and is written whole. Only where Implementation::overwrites said so for this call.
   std::uint32_t fresh = 0;
+  /// Takes the partial output (partial_output()) as it is after the call, rounded to the type of
+  /// this tensor of its shape; the argument itself holds anything afterwards. No data: none. Only
+  /// where Implementation::stores said so for this call.
+  TensorRef store{};
 };
+
+/// The argument of an operator that is a partial output it updates; 0: it has none.
+constexpr std::size_t partial_output(std::string_view op) {
+  return op == "attention.forward" ? 3 : op == "attention.merge" ? 2 : 0;
+}
 
 /// Most tensors that one tensor.sum takes: they travel as arguments of a kernel.
 inline constexpr std::size_t max_terms = 64;

@@ -27,6 +27,9 @@ struct Implementation {
   /// Whether run() can do without the former contents of an `acc` argument of this call
   /// (Attributes::fresh), so that nobody has to clear it first; empty: never.
   std::function<bool(const Call&, std::size_t argument)> overwrites = nullptr;
+  /// Whether run() can round the partial output that it updates into another tensor
+  /// (Attributes::store), so that nobody has to copy it; empty: never.
+  std::function<bool(const Call&, const TensorRef& to)> stores = nullptr;
   /// How this call falls into two that together are it, to the last bit, and may run at the same
   /// time on two streams; empty: never.
   std::function<Cut(const Call&)> cut = nullptr;

@@ -60,17 +60,23 @@ class Runner {
 
   /// Refuses (test failure) when the call would go to another backend than the one named; operators
   /// that it does not have go to "cuda".
-  void run(std::string_view op, std::vector<Array*> arrays, ops::Attributes attributes = {}) {
+  /// Where `store` is given, the partial output goes there (Attributes::store).
+  void run(std::string_view op, std::vector<Array*> arrays, ops::Attributes attributes = {},
+           Array* store = nullptr) {
     ops::Call call{op, {}, attributes, {}};
     if (fresh_) spoil(call, arrays);
     std::vector<OnDevice> copies;
-    copies.reserve(arrays.size());
+    copies.reserve(arrays.size() + 1);
     for (Array* a : arrays) {
       if (on_device()) copies.emplace_back(budget_, *a);
       call.args.push_back(on_device() ? copies.back().ref() : a->ref());
     }
     const auto& chosen = find(call);
     ASSERT_EQ(chosen.backend, backend_of(op)) << op;
+    if (store) {
+      call.attributes.store = copies.emplace_back(budget_, *store).ref();
+      ASSERT_TRUE(chosen.stores && chosen.stores(call, call.attributes.store)) << op;
+    }
     chosen.run(call);
     if (on_device()) memory::synchronize();
     for (OnDevice& c : copies) c.fetch();

@@ -96,6 +96,28 @@ TEST(gpu_statistics, merge_delta_sink_reset_match_the_reference) {
   }
 }
 
+TEST(gpu_statistics, merges_are_rounded_as_copies_of_them) {
+  Runner device("cuda");
+  std::mt19937_64 rng(34);
+  for (const auto& s : shapes) {
+    for (const DType t : {DType::bf16, DType::f16}) {
+      for (const std::int64_t gap : {0, 3}) {
+        const std::array<std::int64_t, 3> stats{s[1], s[0], 1};
+        std::vector<Array> merged{
+            random(DType::f32, s, gap, rng), random_lse(DType::f32, stats, gap, rng),
+            random(DType::f32, s, gap, rng), random_lse(DType::f32, stats, gap, rng)};
+        std::vector<Array> stored = merged;
+        Array want(t, s, gap), out = want;
+        device.run("attention.merge", pointers(merged));
+        want.each([&](auto i, auto j, auto k) { want.set(merged[2].get(i, j, k), i, j, k); });
+        device.run("attention.merge", pointers(stored), {}, &out);
+        EXPECT_TRUE(out.same_bits(want)) << name_of(t) << ", " << distance(out, want);
+        EXPECT_TRUE(stored[3].same_bits(merged[3])) << name_of(t);
+      }
+    }
+  }
+}
+
 TEST(gpu_statistics, a_side_of_weight_zero_is_not_read) {
   Runner device("cuda");
   Array o_in(DType::f32, {64, 2, 128}), lse_in(DType::f32, {2, 64, 1});

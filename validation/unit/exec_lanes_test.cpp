@@ -319,6 +319,11 @@ TEST(ExecLanes, Halves_are_the_whole) {
   EXPECT_EQ(b.args[0].data, &memory[3 * 10]);
   EXPECT_EQ(b.args[1].data, &memory[2 * 2]);
   EXPECT_EQ(b.stream, &stream);
+  ops::Call merge{"attention.merge", {t, t, t, t}, {}, {}, nullptr};
+  merge.attributes.store = t;
+  const ops::Call c = exec::half_of(merge, {1, 0, 1, 0}, 1, nullptr);
+  EXPECT_EQ(c.attributes.store.shape, c.args[2].shape) << "goes with the partial output";
+  EXPECT_EQ(c.attributes.store.data, c.args[2].data);
 }
 
 }  // namespace
