@@ -170,8 +170,8 @@ class Single {
   std::optional<memory::Graph> graph_;
 };
 
-/// The plan of one rank. What the other ranks would have sent must be numbers and not zeros, so that
-/// scratch which comes by message is bound too.
+/// The plan of one rank. What the other ranks would have sent must be numbers and not zeros, so
+/// that scratch which comes by message is bound too.
 class Rank {
  public:
   Rank(Bench& bench, const attention::Context& context, const plan::Plan& plan, int rank)
