@@ -30,6 +30,7 @@ parallel::Message::Kind kind_of(plan::StepKind kind) {
 
 Executor::Device::Device(Prepared& p, DeviceRun& options, Budget& budget)
     : p_(p), options_(options), begin_(true), end_(true) {
+  budget.free_kept();  // what this plan had no use for; routes, graphs and cuDNN take their own
   std::size_t num_compute = 0, num_comm = 0;
   for (const QueueSteps& q : p.queues) {
     std::deque<memory::Stream>& pool = q.comm ? options.comm : options.compute;

@@ -51,33 +51,52 @@ void Budget::check(std::int64_t bytes, const std::string& label) const {
               "use more ranks, a shorter sequence, or raise the memory limit");
 }
 
+std::int64_t Budget::kept() const {
+  std::int64_t bytes = 0;
+  for (const Held& h : held_) bytes += h.pool.bytes();
+  return bytes;
+}
+
+void Budget::free_kept() {
+  for (Held& h : held_) h.pool.shrink(0);
+}
+
 memory::Block Budget::take(Space space, std::int64_t bytes, const std::string& label) {
   if (bytes < 0) throw std::logic_error("negative size of '" + label + "'");
   const std::int64_t size = memory::footprint(space, bytes);
   check(size, label);
-  memory::Block block = pool_.take(space, size);
-  pool_.shrink(std::max<std::int64_t>(0, most_ - in_use_ - size));
+  if (!idle_) idle_ = memory::device_is_idle();
+  Held& here = held(space);
+  memory::Block block = here.pool.take(size);
+  here.pool.shrink(std::max<std::int64_t>(0, here.most - here.in_use - size));
+  if (limit_ > 0 && kept() > limit_ - in_use_ - size) free_kept();
   if (block) {
     memory::clear(block.get(), size);
   } else if (bytes > 0) {
     block = allocate(space, bytes);
-    if (!block && pool_.bytes() > 0) {
-      pool_.shrink(0);
+    if (!block && kept() > 0) {
+      free_kept();
       block = allocate(space, bytes);
     }
     if (!block) too_large(bytes, label);
   }
   in_use_ += size;
   peak_ = std::max(peak_, in_use_);
-  most_ = std::max(most_, in_use_);
+  here.in_use += size;
+  here.most = std::max(here.most, here.in_use);
   return block;
 }
 
+/// Memory that is given back while an exception is under way is kept too: the device cannot be
+/// waited for then, but will be before the memory is used again, if the exception is caught.
 void Budget::give_back(memory::Block block, std::int64_t bytes) {
   const Space space = block.get_deleter().space;
   const std::int64_t size = memory::footprint(space, bytes);
   in_use_ -= size;
-  if (block && space != Space::host && memory::device_is_idle()) pool_.keep(std::move(block), size);
+  held(space).in_use -= size;
+  if (!block || space == Space::host) return;
+  idle_ = memory::device_is_idle();
+  held(space).pool.keep(std::move(block), size);
 }
 
 Buffer::Buffer(Budget& budget, std::int64_t bytes, const std::string& label, Space space)

@@ -4,6 +4,7 @@
 // pinned memory that is given back is kept for the next buffer of its size.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,12 +15,15 @@
 namespace tessera {
 
 /// Bytes in use, the most that were in use at one time, and a limit (0 = none). What is in use and
-/// what is kept for later are together never more than the most that was ever in use.
+/// what is kept for later are together never more than the limit, nor, in each space, than the most
+/// that was ever in use there.
 class Budget {
  public:
   explicit Budget(std::int64_t limit_bytes = 0) : limit_(limit_bytes) {}
   std::int64_t in_use() const { return in_use_; }
-  std::int64_t kept() const { return pool_.bytes(); }
+  std::int64_t kept() const;
+  /// Frees what is kept, for allocations that do not come from here (those of NCCL, of graphs).
+  void free_kept();
   std::int64_t peak() const { return peak_; }
   std::int64_t limit() const { return limit_; }
   void reset_peak() { peak_ = in_use_; }
@@ -32,9 +36,15 @@ class Budget {
   void give_back(memory::Block block, std::int64_t bytes);
   void check(std::int64_t bytes, const std::string& label) const;
 
+  struct Held {
+    std::int64_t in_use = 0, most = 0;
+    memory::Pool pool;
+  };
+  Held& held(Space space) { return held_[static_cast<std::size_t>(space)]; }
+
   std::int64_t limit_ = 0, in_use_ = 0, peak_ = 0;
-  std::int64_t most_ = 0;  // peak over all of its life
-  memory::Pool pool_;
+  std::array<Held, 3> held_;  // by space; host memory is not kept
+  bool idle_ = true;          // no work of the device uses what is kept
 };
 
 /// Zero-filled memory, move-only: host memory, 64-byte aligned, or device or pinned memory. The

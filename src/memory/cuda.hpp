@@ -19,8 +19,8 @@ std::int64_t footprint(Space space, std::int64_t bytes) noexcept;
 void release(Space space, void* data) noexcept;
 /// Zeroes memory that allocate() gave.
 void clear(void* data, std::int64_t bytes);
-/// Waits for the work of the device. False when it failed, or when an exception is under way: the
-/// device may wait for a rank that the exception has stopped.
+/// Waits for the work of the device. False when that failed, and when an exception is under way:
+/// the device may wait for a rank that the exception has stopped.
 bool device_is_idle() noexcept;
 
 /// Copies bytes between any two spaces, in order on `stream`. With pageable host memory the call

@@ -13,11 +13,9 @@ void Free::operator()(void* data) const noexcept {
   space == Space::host ? std::free(data) : release(space, data);
 }
 
-Block Pool::take(Space space, std::int64_t bytes) {
-  const auto fits = [&](const Kept& k) {
-    return k.bytes == bytes && k.block.get_deleter().space == space;
-  };
-  const auto at = std::find_if(kept_.rbegin(), kept_.rend(), fits);
+Block Pool::take(std::int64_t bytes) {
+  const auto at =
+      std::find_if(kept_.rbegin(), kept_.rend(), [&](const Kept& k) { return k.bytes == bytes; });
   if (at == kept_.rend()) return {};
   Block out = std::move(at->block);
   kept_.erase(std::next(at).base());

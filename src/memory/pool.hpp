@@ -21,7 +21,7 @@ using Block = std::unique_ptr<void, Free>;
 class Pool {
  public:
   /// A block of just this size that was kept, the latest one; null when there is none.
-  Block take(Space space, std::int64_t bytes);
+  Block take(std::int64_t bytes);
   /// No work of the device may use it any more.
   void keep(Block block, std::int64_t bytes);
   /// Frees the oldest until at most so many bytes are kept.

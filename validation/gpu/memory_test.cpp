@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 
 #include "base/error.hpp"
 #include "validation/gpu/device.hpp"
@@ -68,6 +69,26 @@ TEST(gpu_memory, what_is_given_back_serves_the_next_of_its_size) {
     memory::synchronize();
     EXPECT_TRUE(std::ranges::all_of(host, [](char c) { return c == 0; })) << "not zeroed";
   }
+}
+
+/// The device cannot be waited for while an exception is under way; what it was may be caught.
+TEST(gpu_memory, what_an_exception_gives_back_is_not_lost) {
+  constexpr std::int64_t size = std::int64_t{8} << 20;
+  Budget budget;
+  void* before = nullptr;
+  try {
+    const Buffer buffer(budget, size, "buffer", Space::cuda);
+    before = buffer.data();
+    throw std::runtime_error("a backend that failed");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(budget.in_use(), 0);
+  EXPECT_EQ(budget.kept(), size);
+  const Buffer again(budget, size, "again", Space::cuda);
+  EXPECT_EQ(again.data(), before);
+  const Buffer other(budget, size, "other", Space::cuda);
+  budget.free_kept();
+  EXPECT_EQ(budget.kept(), 0);
 }
 
 /// Blocks that are kept must not stand in the way of a limit.

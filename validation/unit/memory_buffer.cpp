@@ -70,7 +70,7 @@ TEST(memory, buffer_impossible_size_is_an_error_and_not_counted) {
 }
 
 /// Blocks of host memory here, which the budget itself does not keep.
-TEST(memory, pool_gives_blocks_of_just_the_size_and_space_latest_first) {
+TEST(memory, pool_gives_blocks_of_just_the_size_latest_first) {
   memory::Pool pool;
   const auto keep = [&](std::int64_t bytes) {
     memory::Block block(std::malloc(static_cast<std::size_t>(bytes)));
@@ -82,12 +82,11 @@ TEST(memory, pool_gives_blocks_of_just_the_size_and_space_latest_first) {
   void* second = keep(100);
   keep(300);
   EXPECT_EQ(pool.bytes(), 500);
-  EXPECT_FALSE(pool.take(Space::host, 99));
-  EXPECT_FALSE(pool.take(Space::pinned, 100));
-  const memory::Block a = pool.take(Space::host, 100), b = pool.take(Space::host, 100);
+  EXPECT_FALSE(pool.take(99));
+  const memory::Block a = pool.take(100), b = pool.take(100);
   EXPECT_EQ(a.get(), second);
   EXPECT_EQ(b.get(), first);
-  EXPECT_FALSE(pool.take(Space::host, 100));
+  EXPECT_FALSE(pool.take(100));
   EXPECT_EQ(pool.bytes(), 300);
 }
 
@@ -110,7 +109,7 @@ TEST(memory, pool_shrinks_from_the_oldest) {
     for (; total > limit; ++gone) total -= sizes[gone];
     ASSERT_EQ(pool.bytes(), total) << "limit " << limit;
     for (std::size_t i = 0; i < sizes.size(); ++i, ++taken)
-      ASSERT_EQ(static_cast<bool>(pool.take(Space::host, sizes[i])), i >= gone);
+      ASSERT_EQ(static_cast<bool>(pool.take(sizes[i])), i >= gone);
     ASSERT_EQ(pool.bytes(), 0);
   }
   std::printf("200 pools, %d blocks asked for\n", taken);
