@@ -13,7 +13,7 @@ namespace tessera::kernels::cuda {
 std::string describe_cudnn();
 
 /// Adds backend "cudnn" to attention.forward (priority 15: no faster than our own kernel on H200,
-/// perf/results, and less exact) and attention.backward (priority 30 for tiles of 2^23 visible
+/// perf/results, and less exact) and attention.backward (priority 30 for tiles of 2^24 visible
 /// pairs or more, where it is faster, 15 for smaller ones); nothing where there is no cuDNN. bf16
 /// and f16; the mask is one band, of which the tile is cut down to the box; in it the band is full,
 /// causal or a causal window, the last two in a square. Partial outputs and gradients leave cuDNN

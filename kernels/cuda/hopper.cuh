@@ -88,7 +88,8 @@ __device__ __forceinline__ void add_panel(const CUtensorMap* map, const void* fr
       "r"(shared_address(from)), "r"(column), "r"(head), "r"(row)
       : "memory");
 }
-/// Writes a panel of f32 [rows, 32] to memory; rows and columns outside the tensor are left out.
+/// Writes a panel, f32 [rows, 32] or 16 bits [rows, 64], to memory; rows and columns outside the
+/// tensor are left out.
 __device__ __forceinline__ void store_panel(const CUtensorMap* map, const void* from, int column,
                                             int head, int row) {
   asm volatile(

@@ -87,7 +87,9 @@ __device__ __forceinline__ void blend(const Rows& rows, const View* in, const Vi
       Pack<Y, n> z;
 #pragma unroll
       for (int e = 0; e < n; ++e)
-        z.at[e] = convert<Y>(keeps[r] * y[r].at[e] + takes[r] * convert<A>(x[r].at[e]));
+        z.at[e] =
+            convert<Y>(takes[r] == 0 ? keeps[r] * y[r].at[e]
+                                     : keeps[r] * y[r].at[e] + takes[r] * convert<A>(x[r].at[e]));
       *reinterpret_cast<Pack<Y, n>*>(result + r * to.stride[0] + c) = z;
     }
   }
