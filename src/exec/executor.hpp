@@ -24,7 +24,8 @@ namespace tessera::exec {
 
 /// What a plan leaves to its caller.
 struct Binding {
-  /// Tensor of a buffer whose role is not scratch; shape and dtype must be those of the buffer.
+  /// Tensor of a buffer whose role is not scratch; shape and dtype must be those of the buffer, and
+  /// no two share memory.
   std::function<TensorRef(const plan::Buffer&)> external;
   /// Attributes of a compute step; spans in them must outlive the executor. Empty: none.
   std::function<ops::Attributes(const plan::Step&)> attributes;

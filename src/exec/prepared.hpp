@@ -58,9 +58,8 @@ struct Executor::Prepared {
   /// touch them, on the same queue, writes whole; that step is told (Attributes::fresh).
   void fuse_clearings();
   /// Takes rows out of copies of partial outputs which the last step to touch them, on the same
-  /// queue, can round to where they go; that step is told (Attributes::store).
+  /// queue, can round to where they go (stores_of); that step is told (Attributes::store).
   void fuse_stores();
-  void fuse_store(std::int32_t copy, std::size_t pair);
   void bind_buffers(const Binding& binding, Budget& budget, Space space);
   void sort_steps();
   void prepare_step(std::size_t i, const Binding& binding);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams of a device run: whatever two steps, halves of steps or messages touch the same memory,
 // one to write it, must be in the order of the plan. Proved of every program of attention, for all
-// its ranks, with steps cut by heads as on a GPU and clearings left out as they are there, by what
-// each stream has seen of the others.
+// its ranks, with steps cut by heads as on a GPU, clearings left out and outputs rounded by the
+// last operators as they are there, by what each stream has seen of the others.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 
 #include "attention_cases.hpp"
 #include "exec/order.hpp"
+#include "exec/stores.hpp"
 #include "plan/builder.hpp"
 #include "plan/graph.hpp"
 #include "plan/region.hpp"
@@ -64,13 +65,40 @@ std::vector<char> skips(const plan::Plan& plan, bool all, std::mt19937& rng) {
   return out;
 }
 
+/// What steps touch once the last operators round outputs: uses, each cut as this argument is.
+struct Touched {
+  struct Argument {
+    plan::Use use;
+    std::size_t cut_as;
+  };
+  std::vector<std::vector<Argument>> by_step;
+  int stores = 0, whole_copies = 0;
+
+  /// All operators can, or some.
+  Touched(const plan::Plan& plan, bool all, std::mt19937& rng) {
+    for (const plan::Step& s : plan.steps) {
+      by_step.emplace_back();
+      for (const plan::Use& use : plan.uses(s))
+        by_step.back().push_back({use, by_step.back().size()});
+    }
+    const auto able = [&](std::int32_t, const plan::Use&) { return all || rng() % 4 > 0; };
+    for (const exec::Store& s : exec::stores_of(plan, able)) {
+      const auto last = static_cast<std::size_t>(s.last);
+      by_step[last].push_back({s.to, ops::partial_output(plan.steps[last].work.op)});
+      for (const auto& [argument, use] : s.arguments)
+        by_step[static_cast<std::size_t>(s.copy)][argument].use = use;
+      ++stores, whole_copies += s.arguments.back().second.d0.empty();
+    }
+  }
+};
+
 /// What streams and events make of an order: each stream knows how much of each other one it has
 /// waited for. The second lane is the last stream.
 class Streams {
  public:
-  Streams(const plan::Plan& plan, const std::vector<exec::QueueSteps>& queues,
+  Streams(const Touched& touched, const std::vector<exec::QueueSteps>& queues,
           const std::vector<char>& skipped)
-      : plan_(plan),
+      : touched_(touched),
         queues_(queues),
         skipped_(skipped),
         seen_(queues.size() + 1, Seen(queues.size() + 1)) {}
@@ -126,10 +154,9 @@ class Streams {
     for (std::size_t i = e.unit.begin; i < e.unit.end; ++i) {
       const auto step = static_cast<std::size_t>(q.steps[i]);
       if (skipped_[step]) return;
-      const auto uses = plan_.uses(plan_.steps[step]);
-      for (std::size_t k = 0; k < uses.size(); ++k)
+      for (const auto& [use, cut_as] : touched_.by_step[step])
         for (const int half : {0, 1})
-          halves[half].push_back(e.lane.split ? exec::half_of(uses[k], e.cut[k], half) : uses[k]);
+          halves[half].push_back(e.lane.split ? exec::half_of(use, e.cut[cut_as], half) : use);
     }
     const std::int32_t first = q.steps[e.unit.begin];
     put(e.queue, first, std::move(halves[0]));
@@ -151,7 +178,7 @@ class Streams {
     parts_.push_back({stream, ++seen_[stream][stream], step, std::move(uses)});
   }
 
-  const plan::Plan& plan_;
+  const Touched& touched_;
   const std::vector<exec::QueueSteps>& queues_;
   const std::vector<char>& skipped_;
   std::vector<Seen> seen_;  ///< by stream: parts of each stream that are before what comes
@@ -160,6 +187,7 @@ class Streams {
 
 struct Sum {
   int plans = 0, ordered = 0, beside = 0, without_joins = 0, without_waits = 0;
+  int stores = 0, whole_copies = 0;
 };
 
 void look(const plan::Program& program, std::mt19937& rng, Sum& sum) {
@@ -176,12 +204,14 @@ void look(const plan::Program& program, std::mt19937& rng, Sum& sum) {
       return all || rng() % 4 > 0 ? cut_by_heads(plan, plan.steps[i]) : Cut{};
     };
     std::vector<Ordered> order = exec::order_of(plan, queues, rules);
-    Streams streams(plan, queues, skipped);
+    const Touched touched(plan, all, rng);
+    sum.stores += touched.stores, sum.whole_copies += touched.whole_copies;
+    Streams streams(touched, queues, skipped);
     streams.run(order);
     EXPECT_EQ(streams.unordered, 0) << program.name << ", rank " << rank;
     sum.ordered += streams.ordered, sum.beside += streams.beside, ++sum.plans;
     const auto unordered = [&] {
-      Streams broken(plan, queues, skipped);
+      Streams broken(touched, queues, skipped);
       broken.run(order);
       return broken.unordered > 0;
     };
@@ -204,12 +234,13 @@ TEST(ExecLanes, Every_program_keeps_the_order_of_its_plan) {
     for (Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped, Layout::balanced}) {
       const MaskShape s{1, 50, 50};
       std::vector<Problem> problems{
-          problem(s, full_mask(s), 48, 48, 4, 3, DType::f32, layout),
-          problem(s, causal_mask(s, false), 48, 24, 4, 4, DType::f32, layout),
-          problem(s, document_mask(s, docs, true), 48, 16, 4, 4, DType::f32, layout)};
+          problem(s, full_mask(s), 48, 48, 4, 3, DType::bf16, layout),
+          problem(s, causal_mask(s, false), 48, 24, 4, 4, DType::bf16, layout),
+          problem(s, document_mask(s, docs, true), 48, 16, 4, 4, DType::bf16, layout)};
       problems[1].sink = true;
       const MaskShape two{2, 50, 50};
-      problems.push_back(problem(two, window_mask(two, 5), 48, 48, 4, 4, DType::f32, layout));
+      problems.push_back(problem(two, window_mask(two, 5), 48, 48, 4, 4, DType::bf16, layout));
+      problems.push_back(problem(s, causal_mask(s, false), 48, 48, 4, 4, DType::bf16, layout));
       for (const double rate : {1e8, 1e10}) {
         plan::Machine machine = test_machine();
         machine.intra = {1e-9, rate}, machine.inter = {1e-9, 0.25 * rate};
@@ -222,8 +253,12 @@ TEST(ExecLanes, Every_program_keeps_the_order_of_its_plan) {
   EXPECT_GT(sum.without_joins, 0) << "the test would not see a meeting of lanes that is missing";
   EXPECT_GT(sum.without_waits, 0) << "the test would not see a wait that is missing";
   EXPECT_GT(sum.beside, 0);
-  fmt::print("{} plans: {} accesses in order across streams, {} halved steps without a meeting\n",
-             sum.plans, sum.ordered, sum.beside);
+  EXPECT_GT(sum.stores, sum.whole_copies);
+  EXPECT_GT(sum.whole_copies, 0);
+  fmt::print(
+      "{} plans: {} accesses in order across streams, {} halved steps without a meeting, {} "
+      "outputs stored by the last operator, {} with nothing left to copy\n",
+      sum.plans, sum.ordered, sum.beside, sum.stores, sum.whole_copies);
 }
 
 /// A message is sent from x; x is cleared (left out, the only step that waits for the message, as
@@ -261,7 +296,9 @@ TEST(ExecLanes, Waits_of_steps_that_are_left_out_are_kept) {
       EXPECT_EQ(order[2].waits, std::vector<int>{1});
       EXPECT_TRUE(tile.lane.fork);
     }
-    Streams streams(plan, queues, skipped);
+    std::mt19937 rng(1);
+    const Touched touched(plan, true, rng);
+    Streams streams(touched, queues, skipped);
     streams.run(order);
     EXPECT_EQ(streams.unordered, 0);
   }
