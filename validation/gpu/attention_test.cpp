@@ -200,7 +200,7 @@ TEST(gpu_attention, documents_meet_in_one_block) {
   fmt::print("{} documents: error ratio {:.2f}\n", mask.size(), worst);
 }
 
-TEST(gpu_attention, cudnn_full_causal_window_and_groups) {
+TEST(gpu_cudnn, full_causal_window_and_groups) {
   Runner ours("cudnn");
   fmt::print("{}\n", kernels::cuda::describe_cudnn());
   if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
@@ -217,7 +217,7 @@ TEST(gpu_attention, cudnn_full_causal_window_and_groups) {
   fmt::print("cudnn: worst error ratio {:.2f}\n", worst);
 }
 
-TEST(gpu_attention, cudnn_full_causal_and_window_in_f16) {
+TEST(gpu_cudnn, full_causal_and_window_in_f16) {
   Runner ours("cudnn");
   if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
   double worst = 0;
@@ -237,7 +237,7 @@ TEST(gpu_attention, cudnn_full_causal_and_window_in_f16) {
 }
 
 /// bf16 and f16 of one shape must not meet in one plan.
-TEST(gpu_attention, cudnn_keeps_plans_of_element_types_apart) {
+TEST(gpu_cudnn, keeps_plans_of_element_types_apart) {
   Runner ours("cudnn");
   if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
   double worst = 0;
@@ -297,7 +297,7 @@ TEST(gpu_attention, parts_of_a_tile_in_every_backend) {
   }
 }
 
-TEST(gpu_attention, cudnn_leaves_other_masks_to_the_own_kernels) {
+TEST(gpu_cudnn, leaves_other_masks_to_the_own_kernels) {
   Runner ours("cudnn");
   if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
   Problem p(DType::bf16, {256, 256, 2, 2, 128, 128}, {});
@@ -330,7 +330,7 @@ TEST(gpu_attention, cudnn_leaves_other_masks_to_the_own_kernels) {
 }
 
 /// The budget counts what plans keep, so a plan more would show.
-TEST(gpu_attention, cudnn_shares_plans_between_like_tiles) {
+TEST(gpu_cudnn, shares_plans_between_like_tiles) {
   Runner ours("cudnn");
   if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
   std::mt19937_64 rng(49);
@@ -368,7 +368,7 @@ TEST(gpu_attention, one_pass_adds_to_the_state) {
   expect_adds_to_the_state(ours, 1e-4, 46);
 }
 
-TEST(gpu_attention, cudnn_adds_to_the_state) {
+TEST(gpu_cudnn, adds_to_the_state) {
   Runner ours("cudnn");
   if (!has_cudnn(ours)) GTEST_SKIP() << "needs cuDNN: " << kernels::cuda::describe_cudnn();
   expect_adds_to_the_state(ours, 0.02, 45);

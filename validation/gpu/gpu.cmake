@@ -6,7 +6,7 @@ if(TESSERA_CUDA)
       gpu/limits_test.cpp gpu/statistics_test.cpp gpu/memory_test.cpp
     LINK tessera_kernels_reference tessera_kernels_kokkos tessera_kernels_cuda CUDA::cudart_static
       fmt::fmt
-    SUITES gpu_attention gpu_masks gpu_limits gpu_statistics gpu_memory)
+    SUITES gpu_attention gpu_cudnn gpu_masks gpu_limits gpu_statistics gpu_memory)
 else()
   tessera_unit_test(gpu_none_test SOURCES gpu/no_cuda_test.cpp LINK tessera_memory)
 endif()
