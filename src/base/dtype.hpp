@@ -28,15 +28,39 @@ struct BFloat16 {
   explicit operator double() const { return static_cast<double>(static_cast<float>(*this)); }
 };
 
-/// IEEE 754 binary16, by the compiler's own type: conversion from f32 rounds to nearest even, what
-/// is too large becomes infinite, what is too small subnormal or 0, NaN stays NaN.
+/// IEEE 754 binary16: conversion from f32 rounds to nearest even, what is too large becomes
+/// infinite, what is too small subnormal or 0, NaN stays NaN. The same bits as the compiler's
+/// _Float16 (a test compares them), which calls a slow function where the processor is not known to
+/// convert.
 struct Float16 {
   std::uint16_t bits = 0;
 
   Float16() = default;
-  explicit Float16(float value)
-      : bits(std::bit_cast<std::uint16_t>(static_cast<_Float16>(value))) {}
-  explicit operator float() const { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+  explicit Float16(float value) {
+    const std::uint32_t u = std::bit_cast<std::uint32_t>(value), a = u & 0x7fffffffu;
+    std::uint32_t h = 0;
+    if (a > 0x7f800000u) {
+      h = 0x7e00u | ((a >> 13) & 0x3ffu);  // NaN
+    } else if (a >= 0x47800000u) {         // 65536
+      h = 0x7c00u;
+    } else if (a < 0x38800000u) {
+      // Below 2^-14: a sum with 0.5 ends at 2^-24, where subnormal numbers do.
+      h = std::bit_cast<std::uint32_t>(std::bit_cast<float>(a) + 0.5f) - 0x3f000000u;
+    } else {
+      const std::uint32_t b = a - (112u << 23);  // from the exponents of f32 to those of f16
+      h = (b + 0xfffu + ((b >> 13) & 1u)) >> 13;
+    }
+    bits = static_cast<std::uint16_t>(h | ((u >> 16) & 0x8000u));
+  }
+  explicit operator float() const {
+    // The shifted number has the exponents of f16, 112 too small; those of infinity and NaN are not
+    // a matter of scale.
+    const std::uint32_t m = bits & 0x7fffu;
+    const float scaled = std::bit_cast<float>(m << 13) * 0x1p112f;
+    const std::uint32_t u =
+        std::bit_cast<std::uint32_t>(scaled) | (m >= 0x7c00u ? 0x7f800000u : 0u);
+    return std::bit_cast<float>(u | std::uint32_t{bits & 0x8000u} << 16);
+  }
   explicit operator double() const { return static_cast<double>(static_cast<float>(*this)); }
 };
 

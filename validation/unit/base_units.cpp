@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdio>
 #include <limits>
+#include <random>
+#include <vector>
 
 #include "base/dtype.hpp"
 #include "base/error.hpp"
@@ -93,6 +97,38 @@ TEST(base, f16_ends_in_infinity_subnormals_and_zero) {
   EXPECT_EQ(Float16(-0.0f).bits, 0x8000);
   const auto nan = Float16(std::numeric_limits<float>::quiet_NaN()).bits;
   EXPECT_GT(nan & 0x7fff, 0x7c00);
+}
+
+/// Every upper half of an f32 with lower halves that lie on, just below and just above what
+/// rounding to f16 turns at, and random ones.
+TEST(base, f16_has_the_bits_of_the_compilers_own_type) {
+  std::mt19937 rng(1);
+  std::int64_t numbers = 0;
+  for (std::uint32_t high = 0; high < 1u << 16; ++high) {
+    std::vector<std::uint32_t> lows{0,      1,      0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001,
+                                    0x7fff, 0x8000, 0x8001, 0xefff, 0xf000, 0xf001, 0xffff};
+    for (int i = 0; i < 5; ++i) lows.push_back(rng() & 0xffffu);
+    for (const std::uint32_t low : lows) {
+      const auto x = std::bit_cast<float>(high << 16 | low);
+      const std::uint16_t ours = Float16(x).bits;
+      const auto own = static_cast<_Float16>(x);
+      if (std::isnan(x)) {
+        ASSERT_GT(ours & 0x7fff, 0x7c00) << high << " " << low;
+      } else {
+        ASSERT_EQ(ours, std::bit_cast<std::uint16_t>(own)) << high << " " << low << ": " << x;
+      }
+      ++numbers;
+    }
+    Float16 back;
+    back.bits = static_cast<std::uint16_t>(high);
+    const auto wide = static_cast<float>(back),
+               own = static_cast<float>(std::bit_cast<_Float16>(back.bits));
+    ASSERT_TRUE(std::isnan(wide)
+                    ? std::isnan(own)
+                    : std::bit_cast<std::uint32_t>(wide) == std::bit_cast<std::uint32_t>(own))
+        << high;
+  }
+  std::printf("%lld numbers to f16, 65536 back\n", static_cast<long long>(numbers));
 }
 
 TEST(base, f16_survives_the_way_to_f32_and_back) {
