@@ -15,9 +15,12 @@ namespace {
 constexpr int keys = block_keys, consumers = key_consumers, threads = key_threads;
 constexpr int queries = 64;
 
+/// Half of the columns of dQ are one operand.
+constexpr bool has_kernel(int d, int dv) { return d == dv && (d == 64 || d == 128); }
+
 template <int D>
 struct Shape {
-  static_assert(D == 64 || D == 128, "half of the columns of dQ are one operand");
+  static_assert(has_kernel(D, D));
   static constexpr int stages = 3;
   static constexpr int k_bytes = tile_bytes<D, keys>;
   static constexpr int q_bytes = tile_bytes<D, queries>;
@@ -372,12 +375,12 @@ cudaError_t launch(const BackwardParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-int backward_sum_rows(int d, int dv) { return d == dv && (d == 64 || d == 128) ? queries : 0; }
+int backward_sum_rows(int d, int dv) { return has_kernel(d, dv) ? queries : 0; }
 
 cudaError_t launch_backward(const BackwardParams& p, Operands x, cudaStream_t stream) {
   if (p.tile.tiles.blocks == 0) return cudaSuccess;
   return with_operands(x, [&]<class E, int D, int DV>() {
-    if constexpr (D == DV && (D == 64 || D == 128)) {
+    if constexpr (has_kernel(D, DV)) {
       return launch<E, D>(p, stream);
     } else {
       return cudaErrorInvalidValue;

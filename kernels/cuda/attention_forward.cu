@@ -453,8 +453,8 @@ cudaError_t launch(const ForwardParams& p, cudaStream_t stream) {
 }  // namespace
 
 TileShape forward_tile(int d, int dv) {
-  const bool known =
-      (d == dv && (d == 64 || d == 96 || d == 128 || d == 256)) || (d == 192 && dv == 128);
+  const bool known = with_operands({Element::bf16, d, dv},
+                                   []<class, int, int>() { return cudaSuccess; }) == cudaSuccess;
   return {known ? queries : 0, d > 192 ? 64 : 128};
 }
 

@@ -17,8 +17,7 @@ bool clears(const plan::Step& s) {
 }
 
 bool same_part(const plan::Use& a, const plan::Use& b) {
-  return a.buffer == b.buffer && a.d0.begin == b.d0.begin && a.d0.end == b.d0.end &&
-         a.d1.begin == b.d1.begin && a.d1.end == b.d1.end;
+  return a.buffer == b.buffer && a.d0 == b.d0 && a.d1 == b.d1;
 }
 
 /// The last step before `before` that touches the buffer of the use, if all it does with it is to

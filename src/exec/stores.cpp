@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/stores.hpp"
 
-#include <algorithm>
-#include <optional>
 #include <set>
 
 #include "ops/call.hpp"
@@ -12,10 +10,6 @@ namespace tessera::exec {
 namespace {
 
 using plan::Use;
-
-bool overlap(const Use& a, const Use& b) {
-  return a.buffer == b.buffer && a.d0.overlaps(b.d0) && a.d1.overlaps(b.d1);
-}
 
 bool within(const Use& a, const Use& b) {
   return a.buffer == b.buffer && b.d0.covers(a.d0) && b.d1.covers(a.d1);
@@ -61,7 +55,6 @@ class Finder {
     for (std::int32_t copy = 0; copy < size(); ++copy) {
       const plan::Step& s = step(copy);
       if (s.kind != plan::StepKind::compute || s.work.op != "tensor.copy") continue;
-      changed_.clear();
       for (std::size_t pair = 0; pair + 1 < plan_.uses(s).size(); pair += 2) look(copy, pair);
     }
     return std::move(out_);
@@ -81,8 +74,9 @@ class Finder {
   void look(std::int32_t copy, std::size_t pair) {
     const auto uses = plan_.uses(step(copy));
     const Use &from = uses[pair], &to = uses[pair + 1];
-    if (changed_.contains(pair) || !alone(copy, from, to)) return;
+    if (!alone(copy, from, to)) return;
     const std::int32_t last = last_toucher(plan_, from, 0, copy);
+    // A pair that reads what another one of this copy has stored finds the step that stores it.
     if (last < 0 || step(last).queue != step(copy).queue || stored_.contains(last)) return;
     const std::size_t partial = ops::partial_output(step(last).work.op);
     if (partial == 0) return;
@@ -99,7 +93,6 @@ class Finder {
     if (!able_(last, store.to)) return;
     store.arguments.emplace_back(pair, rest_of(from, sums));
     store.arguments.emplace_back(pair + 1, rest_of(to, store.to));
-    for (const auto& [argument, use] : store.arguments) changed_.insert(argument);
     stored_.insert(last);
     out_.push_back(std::move(store));
   }
@@ -108,7 +101,6 @@ class Finder {
   const std::function<bool(std::int32_t, const Use&)>& able_;
   std::vector<Store> out_;
   std::set<std::int32_t> stored_;
-  std::set<std::size_t> changed_;  // arguments of the copy
 };
 
 }  // namespace

@@ -40,15 +40,22 @@ memory::Block allocate(Space space, std::int64_t bytes) {
 }  // namespace
 
 void Budget::check(std::int64_t bytes, const std::string& label) const {
+  const std::int64_t before = in_use();
   std::int64_t after = 0;
-  if (__builtin_add_overflow(in_use_, bytes, &after)) too_large(bytes, label);
+  if (__builtin_add_overflow(before, bytes, &after)) too_large(bytes, label);
   if (limit_ == 0 || after <= limit_) return;
   throw Error(Exit::environment,
               fmt::format("memory budget passed by '{}': it needs {}, {} of {} are in use", label,
                           units::format_bytes(static_cast<double>(bytes)),
-                          units::format_bytes(static_cast<double>(in_use_)),
+                          units::format_bytes(static_cast<double>(before)),
                           units::format_bytes(static_cast<double>(limit_))),
               "use more ranks, a shorter sequence, or raise the memory limit");
+}
+
+std::int64_t Budget::in_use() const {
+  std::int64_t bytes = 0;
+  for (const Held& h : held_) bytes += h.in_use;
+  return bytes;
 }
 
 std::int64_t Budget::kept() const {
@@ -69,7 +76,7 @@ memory::Block Budget::take(Space space, std::int64_t bytes, const std::string& l
   Held& here = held(space);
   memory::Block block = here.pool.take(size);
   here.pool.shrink(std::max<std::int64_t>(0, here.most - here.in_use - size));
-  if (limit_ > 0 && kept() > limit_ - in_use_ - size) free_kept();
+  if (limit_ > 0 && kept() > limit_ - in_use() - size) free_kept();
   if (block) {
     memory::clear(block.get(), size);
   } else if (bytes > 0) {
@@ -80,10 +87,9 @@ memory::Block Budget::take(Space space, std::int64_t bytes, const std::string& l
     }
     if (!block) too_large(bytes, label);
   }
-  in_use_ += size;
-  peak_ = std::max(peak_, in_use_);
   here.in_use += size;
   here.most = std::max(here.most, here.in_use);
+  peak_ = std::max(peak_, in_use());
   return block;
 }
 
@@ -92,7 +98,6 @@ memory::Block Budget::take(Space space, std::int64_t bytes, const std::string& l
 void Budget::give_back(memory::Block block, std::int64_t bytes) {
   const Space space = block.get_deleter().space;
   const std::int64_t size = memory::footprint(space, bytes);
-  in_use_ -= size;
   held(space).in_use -= size;
   if (!block || space == Space::host) return;
   idle_ = memory::device_is_idle();

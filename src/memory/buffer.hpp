@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "memory/pool.hpp"
@@ -20,13 +19,13 @@ namespace tessera {
 class Budget {
  public:
   explicit Budget(std::int64_t limit_bytes = 0) : limit_(limit_bytes) {}
-  std::int64_t in_use() const { return in_use_; }
+  std::int64_t in_use() const;
   std::int64_t kept() const;
   /// Frees what is kept, for allocations that do not come from here (those of NCCL, of graphs).
   void free_kept();
   std::int64_t peak() const { return peak_; }
   std::int64_t limit() const { return limit_; }
-  void reset_peak() { peak_ = in_use_; }
+  void reset_peak() { peak_ = in_use(); }
 
  private:
   friend class Buffer;
@@ -42,7 +41,7 @@ class Budget {
   };
   Held& held(Space space) { return held_[static_cast<std::size_t>(space)]; }
 
-  std::int64_t limit_ = 0, in_use_ = 0, peak_ = 0;
+  std::int64_t limit_ = 0, peak_ = 0;
   std::array<Held, 3> held_;  // by space; host memory is not kept
   bool idle_ = true;          // no work of the device uses what is kept
 };

@@ -42,10 +42,13 @@ struct Use {
 };
 
 inline bool writes(const Use& use) { return use.access != Access::read; }
-/// Both touch the same memory, and one of them writes it.
+/// Both touch the same memory.
+inline bool overlap(const Use& a, const Use& b) {
+  return a.buffer == b.buffer && a.d0.overlaps(b.d0) && a.d1.overlaps(b.d1);
+}
+/// And one of them writes it.
 inline bool conflict(const Use& a, const Use& b) {
-  return a.buffer == b.buffer && (writes(a) || writes(b)) && a.d0.overlaps(b.d0) &&
-         a.d1.overlaps(b.d1);
+  return overlap(a, b) && (writes(a) || writes(b));
 }
 
 /// What a step works on; which meaning i and j have follows from the kind.

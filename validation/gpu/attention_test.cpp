@@ -29,6 +29,8 @@ struct Case {
 };
 
 constexpr DType tensor_core_types[] = {DType::bf16, DType::f16};
+constexpr std::pair<int, int> head_sizes[] = {
+    {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
 
 /// Largest ratio of our error to that of the plain attention of the type, over all outputs.
 double worst_ratio(Runner& ours, const Case& c, std::uint64_t seed) {
@@ -79,7 +81,7 @@ std::vector<ops::Band> full(std::int64_t m, std::int64_t n) { return {{0, m, 0, 
 TEST(gpu_attention, every_type_and_head_size_full_and_causal) {
   Runner ours("cuda");
   for (const DType t : tensor_core_types) {
-    for (const auto& [d, dv] : {std::pair{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}}) {
+    for (const auto& [d, dv] : head_sizes) {
       for (const bool is_full : {true, false}) {
         const auto mask = is_full ? full(256, 256) : causal(256, 256);
         const double worst = worst_ratio(ours, {{256, 256, 2, 2, d, dv}, mask, 0, 0, t}, 1);
@@ -127,10 +129,9 @@ TEST(gpu_attention, one_pass_differs_in_the_last_bits_of_dq_at_most) {
 TEST(gpu_attention, random_shapes_bands_groups_and_strides) {
   Runner ours("cuda");
   std::mt19937_64 rng(11);
-  constexpr std::pair<int, int> dims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
   double worst = 0;
   for (int round = 0; round < 30; ++round) {
-    const auto [d, dv] = dims[std::uniform_int_distribution(0, 4)(rng)];
+    const auto [d, dv] = head_sizes[std::uniform_int_distribution(0, 4)(rng)];
     worst = std::max(worst, worst_ratio(ours, random_case(rng, d, dv, round), 100 + round));
   }
   fmt::print("30 random cases: worst error ratio {:.2f}\n", worst);
@@ -150,9 +151,8 @@ TEST(gpu_attention, rounded_outputs_are_those_of_the_sums) {
   Runner resumed("cuda"), first("cuda");
   first.use_fresh();
   std::mt19937_64 rng(15);
-  constexpr std::pair<int, int> dims[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
   for (int round = 0; round < 40; ++round) {
-    const auto [d, dv] = dims[round / 2 % 5];
+    const auto [d, dv] = head_sizes[round / 2 % 5];
     const std::int64_t m = round % 4 == 3 ? 384 : std::uniform_int_distribution(1, 400)(rng);
     const std::int64_t gap = 8 * (round % 3);
     Problem start(tensor_core_types[round % 2], {m, 300, 4, 2, d, dv}, full(m, 300), gap);
@@ -180,9 +180,8 @@ TEST(gpu_attention, rounded_outputs_are_those_of_the_sums) {
   EXPECT_EQ(first.num_fresh(), 2 * 2 * 20);
   // Rows that see nothing are not looked at: nobody would store them.
   Problem p(DType::bf16, {256, 256, 2, 2, 64, 64}, {{0, 100, 0, 256}});
-  ops::Call call{"attention.forward", {}, p.attributes(), {}};
-  for (const Array* x : {&p.q, &p.k, &p.v, &p.o, &p.lse}) call.args.push_back(x->ref());
-  for (TensorRef& t : call.args) t.space = Space::cuda;  // is looked at, not run
+  const ops::Call call = Runner::looked_at("attention.forward", {&p.q, &p.k, &p.v, &p.o, &p.lse},
+                                           p.attributes(), true);
   const ops::Implementation& chosen = first.registry().choose(call);
   ASSERT_EQ(chosen.backend, "cuda");
   EXPECT_FALSE(chosen.stores(call, call.args[0]));
@@ -253,13 +252,8 @@ TEST(gpu_attention, any_mask_has_tensor_cores_in_both_types) {
   Runner own("cuda");
   for (const DType t : tensor_core_types) {
     Problem p(t, {256, 256, 2, 2, 128, 128}, {{0, 100, 0, 100, -open, 0}, {100, 256, 90, 256}});
-    const auto chosen = [&](const char* op, const std::vector<const Array*>& args) {
-      ops::Call call{op, {}, p.attributes(), {}};
-      for (const Array* x : args) {
-        call.args.push_back(x->ref());
-        call.args.back().space = Space::cuda;  // is looked at, not run
-      }
-      return own.registry().choose(call).backend;
+    const auto chosen = [&](const char* op, const std::vector<Array*>& args) {
+      return own.registry().choose(Runner::looked_at(op, args, p.attributes(), true)).backend;
     };
     SCOPED_TRACE(name_of(t));
     EXPECT_EQ(chosen("attention.forward", {&p.q, &p.k, &p.v, &p.o, &p.lse}), "cuda");

@@ -121,6 +121,17 @@ class Runner {
                     p.attributes());
   }
 
+  /// A call that is looked at, not run: its memory is that of the host.
+  static ops::Call looked_at(std::string_view op, const std::vector<Array*>& arrays,
+                             ops::Attributes attributes, bool on_device) {
+    ops::Call call{op, {}, attributes, {}};
+    for (Array* a : arrays) {
+      call.args.push_back(a->ref());
+      if (on_device) call.args.back().space = Space::cuda;
+    }
+    return call;
+  }
+
  private:
   std::string_view backend_of(std::string_view op) const {
     return offers(op, backend_) ? std::string_view(backend_) : "cuda";
@@ -141,17 +152,6 @@ class Runner {
         arrays[k]->set(std::numeric_limits<double>::quiet_NaN(), i, j, c);
       });
     }
-  }
-
-  /// A call that is looked at, not run: its memory is that of the host.
-  static ops::Call looked_at(std::string_view op, const std::vector<Array*>& arrays,
-                             ops::Attributes attributes, bool on_device) {
-    ops::Call call{op, {}, attributes, {}};
-    for (Array* a : arrays) {
-      call.args.push_back(a->ref());
-      if (on_device) call.args.back().space = Space::cuda;
-    }
-    return call;
   }
 
   std::string backend_;
